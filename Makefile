@@ -1,0 +1,73 @@
+# Everything runs in .venv, which make builds from a bare Python 3.11 or newer.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/uv
+UV_VERSION := 0.13.7
+
+CODE     := src tests $(wildcard bench examples)
+INSTALL  := VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet
+COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
+            --no-emit-index-url --no-header --no-annotate
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo serve test check bench docs format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.runtime ## show what the library does, in one process, with nothing else installed
+	$(BIN)/towline demo
+
+serve: $(VENV)/.dev ## run the example payment service on 127.0.0.1:8788
+	$(BIN)/python -m uvicorn examples.payments:app --port 8788
+
+test: check ## the gate: check, then every test on real PostgreSQL and Redis
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## ruff, strict mypy and the import contracts
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench ## measure beside raw drivers and peers; writes docs/benchmarks/
+	$(BIN)/python -m bench $(BENCH_ARGS)
+
+docs: $(VENV)/.dev ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+format: $(VENV)/.dev ## sort imports, fix what can be fixed, format
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+lock: $(UV) ## resolve the requirements again and write the lock files
+	$(COMPILE) $(LOCK_ARGS) --all-extras pyproject.toml -o requirements.lock
+	$(COMPILE) $(LOCK_ARGS) --all-extras pyproject.toml requirements-dev.in \
+	    -c requirements.lock -o requirements-dev.lock
+	$(COMPILE) $(LOCK_ARGS) requirements-bench.in -c requirements-dev.lock -o requirements-bench.lock
+
+clean: ## remove the virtual environment and everything that was built
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Towline needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# Each lock pins what the one before it pins, so the stamps may be made in any order.
+$(VENV)/.runtime: requirements.lock pyproject.toml | $(UV)
+	$(INSTALL) -r requirements.lock
+	$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(UV)
+	$(INSTALL) -r requirements-dev.lock
+	$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(VENV)/.bench: requirements-bench.lock $(VENV)/.dev
+	$(INSTALL) -r requirements-bench.lock
+	@touch $@

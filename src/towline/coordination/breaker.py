@@ -1,0 +1,158 @@
+"""A circuit breaker shared by processes: one small document, changed by compare-and-swap."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict
+
+import orjson
+
+from towline.core import breaker as rules
+from towline.core.breaker import Circuit, Limits, State
+from towline.errors import Transient
+from towline.ports.clock import Clock
+from towline.ports.coordination import DocumentStore
+from towline.telemetry import BREAKER_TRIPS, Audit
+
+_CONTENTION_ROUNDS = 32
+
+
+class Permit:
+    """Leave to make one call; say how it went. Said twice, only the first counts."""
+
+    def __init__(self, breaker: BreakerService, epoch: int, probe: str) -> None:
+        self._breaker = breaker
+        self._epoch = epoch
+        self._probe = probe
+        self._spoken = False
+
+    @property
+    def is_probe(self) -> bool:
+        return bool(self._probe)
+
+    async def succeeded(self) -> None:
+        await self._say(True)
+
+    async def failed(self) -> None:
+        await self._say(False)
+
+    async def ignored(self) -> None:
+        """The call said nothing about the other side's health; a probe is given back."""
+        if not self._spoken and self._probe:
+            await self._breaker._give_back(self._probe)
+        self._spoken = True
+
+    async def _say(self, succeeded: bool) -> None:
+        if not self._spoken:
+            self._spoken = True
+            await self._breaker._outcome(self._epoch, self._probe, succeeded)
+
+
+class BreakerService:
+    def __init__(
+        self,
+        documents: DocumentStore,
+        clock: Clock,
+        name: str,
+        limits: Limits,
+        probe_us: int,
+        audit: Audit,
+    ) -> None:
+        self.name = name
+        self._documents = documents
+        self._clock = clock
+        self._limits = limits
+        self._probe_us = probe_us
+        self._audit = audit
+        self._process_id = secrets.token_hex(6)
+        self._serial = itertools.count(1)
+        self._known = Circuit()
+        self._known_us = 0
+        self._known_at = clock.monotonic()
+
+    @property
+    def state(self) -> State:
+        """`closed`, `open` or `half_open`, as last heard from the store; `refresh` asks it."""
+        elapsed = int((self._clock.monotonic() - self._known_at) * 1e6)
+        return rules.state_of(self._known, self._known_us + elapsed, self._limits)
+
+    async def refresh(self) -> State:
+        await self._read()
+        return self.state
+
+    async def admit(self) -> Permit | None:
+        """A permit, or None while the breaker is open or somebody else is probing."""
+        circuit, now, version = await self._read()
+        if rules.state_of(circuit, now, self._limits) == "closed":
+            return Permit(self, circuit.epoch, "")
+        holder = f"{self._process_id}:{next(self._serial)}"
+        for _ in range(_CONTENTION_ROUNDS):
+            if circuit.probe == holder:
+                return Permit(self, circuit.epoch, holder)
+            if not rules.admits(circuit, now, self._limits):
+                return None
+            if not circuit.opened_us:
+                return Permit(self, circuit.epoch, "")
+            probing = rules.with_probe(circuit, holder, now + self._probe_us)
+            if await self._write(version, probing):
+                return Permit(self, probing.epoch, holder)
+            circuit, now, version = await self._read()
+        return None
+
+    async def reset(self, by: str) -> None:
+        """Close the breaker by hand."""
+        await self._change(lambda circuit, now: rules.closed(circuit))
+        self._audit("BREAKER_RESET", name=self.name, by=by)
+
+    async def _outcome(self, epoch: int, probe: str, succeeded: bool) -> None:
+        def apply(circuit: Circuit, now: int) -> Circuit:
+            if probe:
+                return rules.probed(circuit, now, probe, succeeded)
+            return rules.record(
+                circuit, now, self._limits, epoch, int(succeeded), int(not succeeded)
+            )
+
+        before, after = await self._change(apply)
+        if after.trips > before.trips:
+            BREAKER_TRIPS.labels(self.name).inc()
+            self._audit("BREAKER_OPENED", name=self.name, probe=bool(probe))
+
+    async def _give_back(self, probe: str) -> None:
+        await self._change(lambda circuit, now: rules.without_probe(circuit, probe))
+
+    async def _change(self, apply: Callable[[Circuit, int], Circuit]) -> tuple[Circuit, Circuit]:
+        for _ in range(_CONTENTION_ROUNDS):
+            circuit, now, version = await self._read()
+            changed = apply(circuit, now)
+            if changed == circuit or await self._write(version, changed):
+                return circuit, changed
+        raise Transient(f"breaker {self.name!r} is changed by too many at once; try again")
+
+    async def _read(self) -> tuple[Circuit, int, int]:
+        document = await self._documents.read(f"breaker {self.name}")
+        circuit = _decode(document.body) if document.body else Circuit()
+        self._remember(circuit, document.now)
+        return circuit, document.now, document.version
+
+    async def _write(self, version: int, circuit: Circuit) -> bool:
+        body = orjson.dumps(asdict(circuit)).decode()
+        document = await self._documents.swap(f"breaker {self.name}", version, body)
+        if document is None:
+            return False
+        self._remember(circuit, document.now)
+        return True
+
+    def _remember(self, circuit: Circuit, now: int) -> None:
+        self._known, self._known_us = circuit, now
+        self._known_at = self._clock.monotonic()
+
+    async def aclose(self) -> None:
+        return None
+
+
+def _decode(body: str) -> Circuit:
+    fields = orjson.loads(body)
+    fields["buckets"] = tuple(tuple(bucket) for bucket in fields["buckets"])
+    return Circuit(**fields)

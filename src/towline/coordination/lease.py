@@ -1,0 +1,125 @@
+"""Proof of holding something for a while, kept alive until its body ends.
+
+A lease is renewed at half its time to live. The holder trusts it only for as long as its own
+monotonic clock has not passed nine tenths of that time since it *sent* the last renewal that was
+confirmed: the store's lease then still runs, whatever the network did. If by then no renewal was
+confirmed, or the store says that the lease went to somebody else, `lost` is set and the body is
+cancelled; it surfaces as `LeaseLost`. A holder that slept through all this (a paused process)
+finds out at its next `check()` or timer, and until then is stopped by its token, which every
+store compares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self
+
+from towline.errors import LeaseLost, Transient
+from towline.ports.clock import Clock
+from towline.telemetry import LEASES_LOST
+
+_TRUST = 0.9
+_log = logging.getLogger("towline.coordination")
+
+
+class Lease:
+    def __init__(
+        self,
+        name: str,
+        token: int,
+        ttl_seconds: float,
+        renew: Callable[[], Awaitable[bool]],
+        clock: Clock,
+        confirmed_at: float,
+    ) -> None:
+        self.name = name
+        self.token = token
+        self.lost = asyncio.Event()
+        self._ttl = ttl_seconds
+        self._renew = renew
+        self._clock = clock
+        self._confirmed_at = confirmed_at
+        self._timer: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._body: asyncio.Task[object] | None = None
+        self._cancelling = 0
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lease can still be trusted."""
+        if not self.lost.is_set() and self._remaining() <= 0:
+            self._lose("its time ran out")
+        if self.lost.is_set():
+            raise LeaseLost(f"the lease on {self.name!r} was lost")
+
+    def _remaining(self) -> float:
+        return self._confirmed_at + self._ttl * _TRUST - self._clock.monotonic()
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._ttl / 2, self._start_renewal)
+
+    def _start_renewal(self) -> None:
+        self._renewal = asyncio.get_running_loop().create_task(self._keep())
+
+    async def _keep(self) -> None:
+        while (remaining := self._remaining()) > 0:
+            sent_at = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(remaining):
+                    still_ours = await self._renew()
+            except (Transient, TimeoutError) as error:
+                _log.warning("lock_renewal_failed name=%s error=%s", self.name, error)
+                await asyncio.sleep(min(self._ttl / 20, 1.0))
+                continue
+            if not still_ours:
+                self._lose("another holder has it")
+                return
+            self._confirmed_at = sent_at
+            self._schedule()
+            return
+        self._lose("it could not be renewed in time")
+
+    def _lose(self, reason: str) -> None:
+        _log.error("lease_lost name=%s token=%d reason=%s", self.name, self.token, reason)
+        LEASES_LOST.inc()
+        self.lost.set()
+        if self._body is not None:
+            self._body.cancel()
+
+    async def __aenter__(self) -> Self:
+        self._body = asyncio.current_task()
+        self._cancelling = self._body.cancelling() if self._body else 0
+        self._schedule()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        body, self._body = self._body, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if not self.lost.is_set():
+            return
+        if body is not None and body.cancelling() > self._cancelling:
+            await _absorb_pending_cancel()
+            body.uncancel()
+            if body.cancelling() > self._cancelling:
+                return
+        if kind is None or kind is asyncio.CancelledError:
+            raise LeaseLost(f"the lease on {self.name!r} was lost") from error
+
+
+async def _absorb_pending_cancel() -> None:
+    """A cancel that the body did not live to see would strike at the caller's next await."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        return

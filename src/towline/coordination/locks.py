@@ -1,0 +1,227 @@
+"""Locks: leases with a queue, for code that must not run twice at the same time.
+
+Taking a free lock and giving it back are one round trip each. Who finds it held joins a queue and
+sleeps; the holder passes the lock on to the head of the queue and posts a wake-up, so nobody
+polls and nobody overtakes. A waiter also looks by itself when the lease it waits for should have
+ended, and now and then besides, so a lost wake-up or a dead holder costs time, never the lock.
+
+A lock bounds waste; it cannot make a write safe by itself, for a paused holder does not know that
+its time is up. `lease.token` grows with every grant: give it to whatever you write to, and refuse
+smaller ones there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from towline.coordination.checks import microseconds, name_of, wait_of
+from towline.coordination.lease import Lease
+from towline.coordination.waiting import wait_for
+from towline.errors import LockTimeout, Transient
+from towline.ports.clock import Clock
+from towline.ports.coordination import Grant, LeaseStore
+from towline.ports.mailbox import Mailbox
+from towline.telemetry import LOCK_TIMEOUTS
+
+_LOOK_AGAIN_SECONDS = 2.0
+_PATIENCE_SLACK_US = 2_000_000
+_ACQUIRES_BETWEEN_SWEEPS = 2_000
+_SWEEP_BATCH = 500
+
+
+class LockService:
+    def __init__(self, leases: LeaseStore, mailbox: Mailbox, clock: Clock) -> None:
+        self._leases = leases
+        self._mailbox = mailbox
+        self._clock = clock
+        self._process_id = secrets.token_hex(6)
+        self._serial = itertools.count(1)
+        self._waiting_here: Counter[str] = Counter()
+        self._handed: dict[str, tuple[Grant, float]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def acquire(
+        self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
+    ) -> AsyncIterator[Lease]:
+        """Hold the lock on `key` for the body; `LockTimeout` if it is not granted in time."""
+        name = name_of(key, "a lock's key")
+        ttl_us = microseconds("ttl_seconds", ttl_seconds)
+        wait_seconds = wait_of(wait_seconds)
+        serial = next(self._serial)
+        if serial % _ACQUIRES_BETWEEN_SWEEPS == 0:
+            self._later(self._leases.sweep(_SWEEP_BATCH))
+        attempt = _Attempt(self, name, f"{self._process_id}:{serial}", ttl_us, wait_seconds)
+        grant, sent_at = await attempt.run()
+        lease = Lease(
+            name,
+            grant.token,
+            ttl_us / 1e6,
+            lambda: self._leases.extend(name, grant.token, ttl_us),
+            self._clock,
+            sent_at,
+        )
+        try:
+            async with lease:
+                yield lease
+        finally:
+            await self._finish(self._release(name, grant.token))
+
+    async def _release(self, name: str, token: int) -> None:
+        """Pass the lock on. If the store is away, the lease's own end will do it."""
+        sent_at = self._clock.monotonic()
+        try:
+            granted = await self._leases.pass_on(name, token, self._mailbox.address)
+        except Transient:
+            return
+        if granted is not None and granted.holder:
+            await self._announce(granted, sent_at)
+
+    async def _announce(self, granted: Grant, sent_at: float) -> None:
+        """Wake the new holder; one in this process is handed the lease itself."""
+        if granted.address == self._mailbox.address and self._waiting_here[granted.name]:
+            self._handed[granted.holder] = (granted, sent_at)
+        await self._mailbox.post(granted.address, granted.holder)
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """A release half done would leave the lock to its time limit: it cannot be cancelled."""
+        task = self._later(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            raise
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(_quietly(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+    async def aclose(self) -> None:
+        if self._background:
+            await asyncio.wait(set(self._background))
+
+
+async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except Transient:
+        return
+
+
+class _Attempt:
+    """One caller's way to the lock: try, queue, wait, confirm."""
+
+    def __init__(
+        self, service: LockService, name: str, holder: str, ttl_us: int, wait_seconds: float
+    ) -> None:
+        self._service = service
+        self._leases = service._leases
+        self._mailbox = service._mailbox
+        self._clock = service._clock
+        self._name = name
+        self._holder = holder
+        self._ttl_us = ttl_us
+        self._wait_seconds = wait_seconds
+        self._deadline = self._clock.monotonic() + wait_seconds
+
+    async def run(self) -> tuple[Grant, float]:
+        sent_at = self._clock.monotonic()
+        if not self._service._waiting_here[self._name]:
+            grant = await self._leases.take(
+                self._name, self._holder, self._mailbox.address, self._ttl_us
+            )
+            if grant is not None:
+                return grant, sent_at
+        if self._wait_seconds <= 0:
+            raise self._timed_out()
+        return await self._queue()
+
+    async def _queue(self) -> tuple[Grant, float]:
+        granted: Grant | None = None
+        ticket = 0
+        called = self._mailbox.expect(self._holder)
+        self._service._waiting_here[self._name] += 1
+        try:
+            ticket = await self._leases.enqueue(
+                self._name,
+                self._holder,
+                self._mailbox.address,
+                self._ttl_us,
+                int(self._wait_seconds * 1_000_000) + _PATIENCE_SLACK_US,
+            )
+            granted, sent_at = await self._wait(called)
+            return granted, sent_at
+        finally:
+            self._service._waiting_here[self._name] -= 1
+            if not self._service._waiting_here[self._name]:
+                del self._service._waiting_here[self._name]
+            self._mailbox.forget(self._holder, called)
+            self._service._handed.pop(self._holder, None)
+            if granted is None:
+                await self._service._finish(self._leave(ticket))
+            else:
+                self._service._later(self._leases.withdraw(self._name, ticket))
+
+    async def _wait(self, called: asyncio.Event) -> tuple[Grant, float]:
+        while True:
+            if self._holder in self._service._handed:
+                return self._service._handed.pop(self._holder)
+            sent_at = self._clock.monotonic()
+            lease = await self._look()
+            if lease is not None and lease.holder == self._holder:
+                if await self._confirm(lease):
+                    return lease, sent_at
+                continue
+            remaining = self._deadline - self._clock.monotonic()
+            if remaining <= 0:
+                raise self._timed_out()
+            await wait_for(called, min(remaining, _until_worth_a_look(lease)))
+            called.clear()
+
+    async def _look(self) -> Grant | None:
+        """The lease; if it has ended, let the head of the queue have it."""
+        lease = await self._leases.peek(self._name)
+        if lease is not None and lease.expires_us > lease.now:
+            return lease
+        if lease is None:
+            return await self._leases.take(
+                self._name, self._holder, self._mailbox.address, self._ttl_us
+            )
+        sent_at = self._clock.monotonic()
+        passed = await self._leases.pass_on(self._name, -1, self._mailbox.address)
+        if passed is not None and passed.holder not in ("", self._holder):
+            await self._service._announce(passed, sent_at)
+        return passed
+
+    async def _confirm(self, lease: Grant) -> bool:
+        """A lease that came from another process is short until its new holder speaks up."""
+        if lease.expires_us - lease.now >= self._ttl_us * 0.9:
+            return True
+        return await self._leases.extend(self._name, lease.token, self._ttl_us)
+
+    async def _leave(self, ticket: int) -> None:
+        """Leave the queue, and pass on a lock that was granted at the last moment."""
+        await self._leases.withdraw(self._name, ticket)
+        lease = await self._leases.peek(self._name)
+        if lease is not None and lease.holder == self._holder:
+            await self._service._release(self._name, lease.token)
+
+    def _timed_out(self) -> LockTimeout:
+        LOCK_TIMEOUTS.inc()
+        return LockTimeout(
+            f"the lock on {self._name!r} was not free within {self._wait_seconds:g} s"
+        )
+
+
+def _until_worth_a_look(lease: Grant | None) -> float:
+    if lease is None:
+        return 0.01
+    return min(max(0.005, (lease.expires_us - lease.now) / 1e6 + 0.002), _LOOK_AGAIN_SECONDS)

@@ -1,0 +1,85 @@
+"""Slots: at most so many holders at a time, across processes.
+
+Each holder is a row with an expiry, renewed while it works. A crash gives its slot back when the
+row ends; a release that comes twice, or late, removes nothing that is not its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from towline.coordination.checks import at_least_one, microseconds, name_of, wait_of
+from towline.coordination.lease import Lease
+from towline.coordination.waiting import wait_for
+from towline.errors import NoSlot, Transient
+from towline.ports.clock import Clock
+from towline.ports.coordination import SlotStore
+from towline.ports.mailbox import Mailbox
+
+_LOOK_AGAIN_SECONDS = 0.25
+
+
+class SlotService:
+    def __init__(self, slots: SlotStore, mailbox: Mailbox, clock: Clock) -> None:
+        self._slots = slots
+        self._mailbox = mailbox
+        self._clock = clock
+        self._process_id = secrets.token_hex(6)
+        self._serial = itertools.count(1)
+
+    @asynccontextmanager
+    async def hold(
+        self, key: str, limit: int, ttl_seconds: float = 1200, wait_seconds: float = 0
+    ) -> AsyncIterator[Lease]:
+        """Hold one of `limit` slots for the body; `NoSlot` if none comes free in time."""
+        name = name_of(key, "a slot's key")
+        at_least_one("limit", limit)
+        ttl_us = microseconds("ttl_seconds", ttl_seconds)
+        holder = f"{self._process_id}:{next(self._serial)}"
+        token, sent_at = await self._take(name, limit, holder, ttl_us, wait_of(wait_seconds))
+        lease = Lease(
+            name,
+            token,
+            ttl_us / 1e6,
+            lambda: self._slots.extend(name, holder, token, ttl_us),
+            self._clock,
+            sent_at,
+        )
+        try:
+            async with lease:
+                yield lease
+        finally:
+            await asyncio.shield(self._release(name, holder, token))
+
+    async def _take(
+        self, name: str, limit: int, holder: str, ttl_us: int, wait_seconds: float
+    ) -> tuple[int, float]:
+        deadline = self._clock.monotonic() + wait_seconds
+        freed = self._mailbox.expect(f"slot {name}")
+        try:
+            while True:
+                sent_at = self._clock.monotonic()
+                freed.clear()
+                token = await self._slots.take(name, limit, holder, ttl_us)
+                if token is not None:
+                    return token, sent_at
+                remaining = deadline - self._clock.monotonic()
+                if remaining <= 0:
+                    raise NoSlot(f"all {limit} slots of {name!r} are taken")
+                await wait_for(freed, min(remaining, _LOOK_AGAIN_SECONDS))
+        finally:
+            self._mailbox.forget(f"slot {name}", freed)
+
+    async def _release(self, name: str, holder: str, token: int) -> None:
+        try:
+            await self._slots.release(name, holder, token)
+        except Transient:
+            return
+        await self._mailbox.post(self._mailbox.address, f"slot {name}")
+
+    async def aclose(self) -> None:
+        return None

@@ -1,0 +1,52 @@
+"""Keeps a record store within its maximum.
+
+Counting rows is not free, so the count is taken again only after a hundredth of the maximum was
+put since the last one. Expired records go first, then the oldest finished ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from towline.ports.records import RecordStore
+from towline.telemetry import STORE_SIZE, IdempotencyMeter
+
+
+class Capacity:
+    def __init__(self, records: RecordStore, max_items: int, meter: IdempotencyMeter) -> None:
+        self.max_items = max_items
+        self._records = records
+        self._meter = meter
+        self._stride = max(1, max_items // 100)
+        self._admitted_unseen = 0
+        self._measuring = asyncio.Lock()
+
+    async def admit(self) -> bool:
+        """Whether one more record may be put."""
+        if self._admitted_unseen > 0:
+            self._admitted_unseen -= 1
+            return True
+        async with self._measuring:
+            if self._admitted_unseen <= 0:
+                self._admitted_unseen = await self._room()
+            if self._admitted_unseen <= 0:
+                return False
+            self._admitted_unseen -= 1
+            return True
+
+    async def _room(self) -> int:
+        room = self.max_items - await self.measure()
+        if room <= 0:
+            swept = await self._records.sweep(self._stride)
+            self._meter.count("ttl_cleanups", "all", swept)
+            room += swept
+        if room <= 0:
+            evicted = await self._records.evict(self._stride - room)
+            self._meter.count("evictions", "all", evicted)
+            room += evicted
+        return min(room, self._stride)
+
+    async def measure(self) -> int:
+        size = await self._records.size()
+        STORE_SIZE.set(size)
+        return size

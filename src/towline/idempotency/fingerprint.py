@@ -1,0 +1,43 @@
+"""What of a request is stored: never its payload, only digests of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from towline.core.canonical import hash_and_digests, opaque_hash, parse_json
+from towline.errors import Rejected
+
+_LONGEST_PLAIN = 512
+_MARK = "\x1a"
+
+
+def fingerprint(payload: Any, digest_key: bytes) -> tuple[str, str]:
+    """The payload's hash and its field digests.
+
+    Bytes that hold JSON count as the JSON value, other bytes as themselves.
+    """
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        body = bytes(payload)
+        try:
+            payload = parse_json(body)
+        except Rejected:
+            return opaque_hash(body), ""
+    return hash_and_digests(payload, digest_key)
+
+
+def storable_text(text: str, what: str) -> str:
+    """A name that every store can hold."""
+    if not isinstance(text, str) or not text:
+        raise Rejected(f"{what} is a text of at least one character, not {text!r}")
+    if not text.isprintable() or len(text) > _LONGEST_PLAIN:
+        raise Rejected(f"{what} is printable text of at most {_LONGEST_PLAIN} characters")
+    return text
+
+
+def storable_key(text: str) -> str:
+    """The key itself; or, where a store could not hold or index it, a digest marked as one."""
+    if len(text) <= _LONGEST_PLAIN and "\x00" not in text and _MARK not in text:
+        return text
+    shown = text[:64].replace("\x00", "").replace(_MARK, "")
+    return f"{shown}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}"

@@ -1,0 +1,201 @@
+"""The ledger of claims: puts drafts, rules on what stands there, settles results.
+
+The rules are `core.claims`; this module only carries them to the store and back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from typing import Any
+
+from towline.core import claims, keys
+from towline.core.canonical import differing_pointers
+from towline.core.claims import Change, Draft, OnCrash, Policy
+from towline.errors import Rejected, StoreFull, Transient
+from towline.idempotency.capacity import Capacity
+from towline.idempotency.fingerprint import fingerprint, storable_key, storable_text
+from towline.idempotency.views import Claim, decode_response
+from towline.ports.clock import Clock
+from towline.ports.mailbox import Mailbox
+from towline.ports.records import Put, RecordStore, Swapped
+from towline.telemetry import Audit
+
+_CONTENTION_ROUNDS = 16
+_SETTLE_TRIES = 3
+
+KeyLike = keys.Key | str
+
+
+class Ledger:
+    def __init__(
+        self,
+        records: RecordStore,
+        mailbox: Mailbox,
+        clock: Clock,
+        policy: Policy,
+        capacity: Capacity,
+        audit: Audit,
+        digest_key: bytes | None,
+    ) -> None:
+        self._records = records
+        self._mailbox = mailbox
+        self._clock = clock
+        self.policy = policy
+        self._capacity = capacity
+        self._audit = audit
+        self._digest_key = digest_key
+        self._process_id = secrets.token_hex(6)
+        self._serial = itertools.count(1)
+
+    # ------------------------------------------------------------------ claiming
+
+    async def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
+        if on_crash not in ("retry", "park", "fail"):
+            raise Rejected(f"on_crash is one of retry, park, fail; not {on_crash!r}")
+        if self._digest_key is None:
+            self._digest_key = await self._records.digest_key()
+        parsed = keys.parse(key) if isinstance(key, str) else key
+        payload_hash, digests = fingerprint(payload, self._digest_key)
+        return Draft(
+            storable_text(tenant, "tenant"),
+            storable_key(str(parsed)),
+            parsed.source,
+            f"{self._process_id}:{next(self._serial)}",
+            payload_hash,
+            digests,
+            on_crash,
+            self.policy.lock_us,
+            claims.keep_while_processing(on_crash, self.policy),
+        )
+
+    async def claim(self, draft: Draft) -> Claim:
+        for _ in range(_CONTENTION_ROUNDS):
+            sent_at = self._clock.monotonic()
+            found = await self._put(draft)
+            if found.token is not None:
+                return self._won(draft, found.token, 1, sent_at)
+            if found.existing is not None:
+                claim = await self._rule(draft, found.existing, found.now, sent_at)
+                if claim is not None:
+                    return claim
+        raise Transient("the key changed hands too often to be claimed; try again")
+
+    async def _put(self, draft: Draft) -> Put:
+        if await self._capacity.admit():
+            return await self._records.put(draft)
+        found = await self._records.read(draft.tenant, draft.key)
+        if found.existing is None:
+            raise StoreFull(
+                f"the store holds its maximum of {self._capacity.max_items} records, "
+                "all of them in use; raise max_items or wait for some to finish"
+            )
+        return found
+
+    async def _rule(
+        self, draft: Draft, record: claims.Record, now: int, sent_at: float
+    ) -> Claim | None:
+        """Decide on the record that stands there; None means that it changed meanwhile."""
+        verdict = claims.decide(record, draft, now, self.policy)
+        if verdict.change is None:
+            if verdict.status == "new":
+                return self._won(draft, record.token, record.attempts, sent_at)
+            return self._answer(draft, record, verdict, now)
+        swapped = await self._records.swap(verdict.change)
+        if swapped is None:
+            return None
+        if verdict.status == "new":
+            attempts = verdict.change.attempts or 1
+            claim = self._won(draft, swapped.token, attempts, sent_at)
+            claim.recovered = verdict.recovered
+            return claim
+        await self._wake(record.tenant, record.key, swapped.awaited)
+        settled = record._replace(
+            status=verdict.change.status,
+            token=swapped.token,
+            definitive=verdict.change.definitive,
+        )
+        return self._answer(draft, settled, verdict, now)
+
+    def _won(self, draft: Draft, token: int, attempts: int, sent_at: float) -> Claim:
+        return Claim(
+            "new",
+            draft.key,
+            draft.tenant,
+            draft.source,
+            token,
+            attempts,
+            on_crash=draft.on_crash,
+            claimed_at=sent_at,
+        )
+
+    def _answer(
+        self, draft: Draft, record: claims.Record, verdict: claims.Verdict, now: int
+    ) -> Claim:
+        claim = Claim(verdict.status, record.key, record.tenant, record.source, record.token)
+        claim.attempts = record.attempts
+        claim.exhausted = verdict.exhausted
+        if verdict.status == "collision":
+            claim.pointers = differing_pointers(record.field_digests, draft.field_digests)
+            self._audit(
+                "IDEMPOTENCY_KEY_COLLISION",
+                key_prefix=keys.prefix(record.key),
+                tenant=record.tenant,
+                old_hash_prefix=record.payload_hash[:8],
+                new_hash_prefix=draft.payload_hash[:8],
+                pointers=claim.pointers,
+            )
+            return claim
+        if verdict.status == "processing":
+            claim.retry_after = max(0.001, (record.lock_expires_us - now) / 1e6)
+        else:
+            claim.response = decode_response(record.response, record.tombstone)
+            claim.run_id = record.run_id
+            claim.error = verdict.error
+            claim.parked = record.status == claims.PARKED
+            claim.definitive = bool(record.definitive)
+        self._audit(
+            "IDEMPOTENCY_HIT",
+            key_prefix=keys.prefix(record.key),
+            tenant=record.tenant,
+            status=record.status,
+        )
+        return claim
+
+    # ------------------------------------------------------------------ settling
+
+    async def settle(self, change: Change) -> bool:
+        """Apply a change, trying again where the outcome is unknown."""
+        swapped = await self._swap_persistently(change)
+        if swapped is not None:
+            await self._wake(change.tenant, change.key, swapped.awaited)
+            return True
+        found = await self._records.read(change.tenant, change.key)
+        return claims.already_settled(found.existing, change)
+
+    async def _swap_persistently(self, change: Change) -> Swapped | None:
+        for _ in range(_SETTLE_TRIES - 1):
+            try:
+                return await self._records.swap(change)
+            except Transient:
+                continue
+        return await self._records.swap(change)
+
+    async def settle_within(self, connection: Any, change: Change) -> bool:
+        join = getattr(self._records, "swap_within", None)
+        if join is None:
+            raise Rejected("only SQLite and PostgreSQL stores can join a caller's transaction")
+        return await join(connection, change) is not None
+
+    async def _wake(self, tenant: str, key: str, addresses: str) -> None:
+        for address in addresses.split(" ") if addresses else ():
+            await self._mailbox.post(address, topic_of(tenant, key))
+
+    async def find(self, key: KeyLike, tenant: str) -> Put:
+        parsed = keys.parse(key) if isinstance(key, str) else key
+        return await self._records.read(storable_text(tenant, "tenant"), storable_key(str(parsed)))
+
+
+def topic_of(tenant: str, key: str) -> str:
+    """What waiters for a record expect in their mailbox."""
+    return f"{tenant}\x1f{key}"

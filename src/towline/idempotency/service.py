@@ -1,0 +1,322 @@
+"""Idempotency: each key is acted on once, whatever arrives twice, late or at the same time.
+
+`check_and_set` claims a key and yields a fencing token; `complete`, `fail`, `extend` and
+`release` compare it and answer False, writing nothing, once the claim was taken over. `process`
+does all of that around a handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from towline.coordination.lease import Lease
+from towline.coordination.waiting import wait_for
+from towline.core import claims, keys
+from towline.core.claims import Draft, OnCrash, Policy
+from towline.errors import (
+    Definitive,
+    Exhausted,
+    Indeterminate,
+    InFlight,
+    KeyCollision,
+    LeaseLost,
+    Rejected,
+    Stale,
+    Transient,
+)
+from towline.idempotency.capacity import Capacity
+from towline.idempotency.ledger import KeyLike, Ledger, topic_of
+from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_response, view
+from towline.ports.clock import Clock
+from towline.ports.mailbox import Mailbox
+from towline.ports.records import RecordStore
+from towline.telemetry import Audit, IdempotencyMeter, audit_to_log
+
+_SAFETY_POLL_SECONDS = 1.0
+_SWEEP_BATCH = 500
+
+_log = logging.getLogger("towline.idempotency")
+T = TypeVar("T")
+
+Handler = Callable[[], Awaitable[Any]]
+
+
+class IdempotencyService:
+    def __init__(
+        self,
+        records: RecordStore,
+        mailbox: Mailbox,
+        clock: Clock,
+        *,
+        policy: Policy,
+        max_cached_bytes: int,
+        max_items: int,
+        audit: Audit = audit_to_log,
+        digest_key: bytes | None = None,
+    ) -> None:
+        self.policy = policy
+        self._records = records
+        self._mailbox = mailbox
+        self._clock = clock
+        self._max_cached_bytes = max_cached_bytes
+        self._audit = audit
+        self._meter = IdempotencyMeter()
+        self._capacity = Capacity(records, max_items, self._meter)
+        self._ledger = Ledger(records, mailbox, clock, policy, self._capacity, audit, digest_key)
+        self._unfinished: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------------ claiming
+
+    async def check_and_set(
+        self, key: KeyLike, tenant: str, payload: Any, *, on_crash: OnCrash = "retry"
+    ) -> Claim:
+        """Claim a key, or learn why it cannot be claimed."""
+        draft = await self._ledger.draft(key, tenant, payload, on_crash)
+        claim = await self._ledger.claim(draft)
+        self._count(claim)
+        return claim
+
+    def _count(self, claim: Claim) -> None:
+        self._meter.count("checks", claim.source)
+        self._meter.count(_COUNTED_AS[claim.status], claim.source)
+        if claim.recovered:
+            self._meter.count("lock_recoveries", claim.source)
+
+    # ------------------------------------------------------------------ settling
+
+    async def complete(
+        self,
+        claim: Claim,
+        response: Any,
+        run_id: str | None = None,
+        *,
+        connection: Any = None,
+    ) -> bool:
+        """Record the result. With `connection`, as part of the caller's own SQL transaction."""
+        text, tombstone = encode_response(response, self._max_cached_bytes)
+        change = claims.completed(
+            claim.tenant, claim.key, claim.token, text, tombstone, run_id, self.policy.completed_us
+        )
+        if connection is not None:
+            settled = await self._ledger.settle_within(connection, change)
+        else:
+            settled = await self._ledger.settle(change)
+        self._meter.count("completed" if settled else "stale", claim.source)
+        return settled
+
+    async def fail(self, claim: Claim, error: str, *, definitive: bool = False) -> bool:
+        """Record a failure: one to be replayed if definitive, else free for the next attempt."""
+        change = claims.failed(
+            claim.tenant, claim.key, claim.token, str(error), definitive, self.policy
+        )
+        settled = await self._ledger.settle(change)
+        self._meter.count("failed" if settled else "stale", claim.source)
+        return settled
+
+    async def extend(self, claim: Claim) -> bool:
+        """Push the end of the processing lock out by its full time."""
+        keep = claims.keep_while_processing(claim.on_crash, self.policy)
+        change = claims.extended(claim.tenant, claim.key, claim.token, self.policy.lock_us, keep)
+        return await self._records.swap(change) is not None
+
+    async def release(self, claim: Claim) -> bool:
+        """Give the key back as if it had not been claimed."""
+        record = (await self._records.read(claim.tenant, claim.key)).existing
+        if record is None or record.token != claim.token:
+            return False
+        return await self._ledger.settle(claims.released(record, self.policy))
+
+    # ------------------------------------------------------------------ around a handler
+
+    async def process(
+        self,
+        key: KeyLike,
+        tenant: str,
+        payload: Any,
+        handler: Handler,
+        *,
+        on_crash: OnCrash = "retry",
+        wait: float | None = None,
+    ) -> Outcome:
+        """Run the handler unless the key was handled already; then return what it returned."""
+        if wait is not None and not wait > 0:
+            raise Rejected(f"wait is a number of seconds above zero, or None; not {wait!r}")
+        draft = await self._ledger.draft(key, tenant, payload, on_crash)
+        claim = await self._ledger.claim(draft)
+        self._count(claim)
+        if claim.status == "processing" and wait is not None:
+            claim = await self._attach(draft, claim, wait)
+        if claim.status == "new":
+            return await self._run(claim, handler)
+        return _replay(claim)
+
+    async def _attach(self, draft: Draft, claim: Claim, wait: float) -> Claim:
+        """Wait for another holder's result, and take over if it dies or fails."""
+        deadline = self._clock.monotonic() + wait
+        topic = topic_of(draft.tenant, draft.key)
+        settled = self._mailbox.expect(topic)
+        try:
+            while claim.status == "processing":
+                remaining = deadline - self._clock.monotonic()
+                if remaining <= 0:
+                    break
+                settled.clear()
+                place = (draft.tenant, draft.key, claim.token, self._mailbox.address)
+                if await self._records.attach(*place):
+                    pause = min(remaining, claim.retry_after, _SAFETY_POLL_SECONDS)
+                    await wait_for(settled, pause)
+                claim = await self._ledger.claim(draft)
+        finally:
+            self._mailbox.forget(topic, settled)
+        if claim.recovered:
+            self._meter.count("lock_recoveries", claim.source)
+        return claim
+
+    async def _run(self, claim: Claim, handler: Handler) -> Outcome:
+        try:
+            async with self.heartbeat(claim):
+                returned = await handler()
+        except LeaseLost as lost:
+            self._meter.count("stale", claim.source)
+            raise Stale(_late(claim)) from lost
+        except Definitive as error:
+            await self._uninterrupted(self.fail(claim, str(error), definitive=True))
+            raise
+        except BaseException as error:
+            await self._uninterrupted(self._free(claim, error))
+            raise
+        handled = returned if isinstance(returned, Handled) else Handled(returned)
+        recorded = await self._uninterrupted(self._record(claim, handled))
+        return Outcome(True, handled.result, handled.run_id, claim.key, recorded)
+
+    def heartbeat(self, claim: Claim) -> Lease:
+        """A context that keeps the claim alive, and cancels its body if the claim is lost."""
+        return Lease(
+            keys.prefix(claim.key),
+            claim.token,
+            self.policy.lock_us / 1e6,
+            lambda: self.extend(claim),
+            self._clock,
+            claim.claimed_at,
+        )
+
+    async def _free(self, claim: Claim, error: BaseException) -> None:
+        """Let the next attempt have the key; the handler's own error matters more than ours."""
+        try:
+            await self.fail(claim, f"{type(error).__name__}: {error}"[:500])
+        except Transient as trouble:
+            _log.warning("release_failed key=%s error=%s", keys.prefix(claim.key), trouble)
+
+    async def _record(self, claim: Claim, handled: Handled) -> bool:
+        """The handler succeeded: its result is returned even if the store cannot take it now."""
+        try:
+            written = await self.complete(claim, handled.result, handled.run_id)
+        except Transient as trouble:
+            self._meter.count("unrecorded", claim.source)
+            _log.error("result_not_recorded key=%s error=%s", keys.prefix(claim.key), trouble)
+            return False
+        if not written:
+            raise Stale(_late(claim))
+        return True
+
+    async def _uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Finish a write although the caller is cancelled meanwhile."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            raise
+
+    # ------------------------------------------------------------------ looking and upkeep
+
+    async def get(self, key: KeyLike, tenant: str) -> Record | None:
+        """The record as it stands; None if there is none or it has expired."""
+        found = await self._ledger.find(key, tenant)
+        record = found.existing
+        if record is None or record.attempts == 0:
+            return None
+        if record.status != claims.PROCESSING and record.expires_us <= found.now:
+            return None
+        return view(record)
+
+    async def redeliver(self, key: KeyLike, tenant: str, by: str) -> Record | None:
+        """Let a failed, exhausted or parked key run again at its next claim; audited.
+
+        A completed key keeps its result and goes on to replay it. None: there is no such key.
+        """
+        found = await self._ledger.find(key, tenant)
+        record = found.existing
+        if record is None:
+            return None
+        if record.status == claims.PROCESSING and record.lock_expires_us > found.now:
+            seconds = (record.lock_expires_us - found.now) / 1e6
+            raise InFlight("the key is being worked on and cannot be redelivered now", seconds)
+        if record.status != claims.COMPLETED:
+            await self._ledger.settle(claims.reopened(record, self.policy))
+        self._audit(
+            "REDELIVERED",
+            key_prefix=keys.prefix(record.key),
+            tenant=record.tenant,
+            by=by,
+            was=record.status,
+        )
+        found = await self._ledger.find(key, tenant)
+        return view(found.existing) if found.existing else None
+
+    async def cleanup_expired(self) -> int:
+        """Delete expired records, in batches small enough not to hold up a claim."""
+        total = 0
+        while True:
+            swept = await self._records.sweep(_SWEEP_BATCH)
+            total += swept
+            if swept < _SWEEP_BATCH:
+                break
+            await asyncio.sleep(0)
+        self._meter.count("ttl_cleanups", "all", total)
+        return total
+
+    async def stats(self) -> Mapping[str, int]:
+        """What this handle counted (in all and per source), and the size of the store."""
+        return self._meter.snapshot() | {"store_size": await self._capacity.measure()}
+
+    async def aclose(self) -> None:
+        if self._unfinished:
+            await asyncio.wait(set(self._unfinished))
+        await self._records.aclose()
+
+
+_COUNTED_AS = {
+    "new": "new",
+    "duplicate": "duplicates_skipped",
+    "processing": "conflicts",
+    "collision": "collisions",
+}
+
+
+def _replay(claim: Claim) -> Outcome:
+    shown = keys.prefix(claim.key)
+    if claim.status == "collision":
+        where = ", ".join(claim.pointers) or "somewhere"
+        raise KeyCollision(
+            f"key {shown} was used before with another payload; they differ at {where}",
+            claim.pointers,
+        )
+    if claim.status == "processing":
+        raise InFlight(f"key {shown} is being worked on by another holder", claim.retry_after)
+    if claim.parked:
+        raise Indeterminate(f"key {shown} is parked: {claim.error}; redeliver it to run it again")
+    if claim.exhausted:
+        raise Exhausted(claim.error or "the key failed as often as it may")
+    if claim.definitive:
+        raise Definitive(claim.error or "the key failed definitively")
+    return Outcome(False, claim.response, claim.run_id, claim.key)
+
+
+def _late(claim: Claim) -> str:
+    return f"stale: key {keys.prefix(claim.key)} was taken over while its handler ran"

@@ -1,0 +1,118 @@
+"""Concurrent calls share a round trip.
+
+Calls that arrive while a flight is under way wait together and leave with the next one; a lone
+caller leaves at once. One mechanism serves the multi-row statement (PostgreSQL, SQLite); the
+pipeline of Redis and the shared commit of SQLite follow the same rule in their own modules.
+
+Two items with one `key` never share a flight: a multi-row upsert may touch a row only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from towline.errors import Transient
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Coalescer(Generic[Item, Result]):
+    def __init__(
+        self,
+        fly: Callable[[list[Item]], Awaitable[Sequence[Result]]],
+        *,
+        key: Callable[[Item], Hashable] | None = None,
+        seats: int = 128,
+        lanes: int = 1,
+    ) -> None:
+        self._fly = fly
+        self._key = key
+        self._seats = seats
+        self._lanes = lanes
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._flights: set[asyncio.Task[None]] = set()
+        self._boarding = False
+
+    def submit(self, item: Item) -> asyncio.Future[Result]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._waiting.append((item, future))
+        if not self._boarding and len(self._flights) < self._lanes:
+            self._boarding = True
+            loop.call_soon(self._depart)
+        return future
+
+    def _depart(self) -> None:
+        self._boarding = False
+        while self._waiting and len(self._flights) < self._lanes:
+            passengers = self._board()
+            if not passengers:
+                return
+            flight = asyncio.get_running_loop().create_task(self._run(passengers))
+            self._flights.add(flight)
+            flight.add_done_callback(self._landed)
+
+    def _landed(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        if self._waiting and not self._boarding:
+            self._boarding = True
+            asyncio.get_running_loop().call_soon(self._depart)
+
+    def _board(self) -> list[tuple[Item, asyncio.Future[Result]]]:
+        passengers: list[tuple[Item, asyncio.Future[Result]]] = []
+        seen: set[Hashable] = set()
+        held_back: list[tuple[Item, asyncio.Future[Result]]] = []
+        while self._waiting and len(passengers) < self._seats:
+            item, future = self._waiting.popleft()
+            if future.done():
+                continue
+            if self._key is not None:
+                key = self._key(item)
+                if key in seen:
+                    held_back.append((item, future))
+                    continue
+                seen.add(key)
+            passengers.append((item, future))
+        self._waiting.extendleft(reversed(held_back))
+        return passengers
+
+    async def _run(self, passengers: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        try:
+            results = await self._fly([item for item, _ in passengers])
+        except Transient as error:
+            self._fail(passengers, error)
+        except Exception as error:
+            await self._one_by_one(passengers, error)
+        else:
+            for (_, future), result in zip(passengers, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+
+    async def _one_by_one(
+        self, passengers: list[tuple[Item, asyncio.Future[Result]]], error: Exception
+    ) -> None:
+        """One bad item must not fail its neighbours: each flies again alone."""
+        if len(passengers) == 1:
+            self._fail(passengers, error)
+            return
+        for passenger in passengers:
+            await self._run([passenger])
+
+    def _fail(
+        self, passengers: list[tuple[Item, asyncio.Future[Result]]], error: Exception
+    ) -> None:
+        for _, future in passengers:
+            if not future.done():
+                future.set_exception(error)
+
+    async def drain(self) -> None:
+        """Wait until everything submitted so far has landed."""
+        while self._waiting or self._flights or self._boarding:
+            if self._flights:
+                await asyncio.wait(set(self._flights))
+            else:
+                await asyncio.sleep(0)

@@ -1,0 +1,311 @@
+"""Redis for Towline: one shared connection, calls with a deadline, and a memory of loss.
+
+Deadlines. Every call, whatever it needs (a connection, a handshake, a token, a second try),
+ends within `timeout` seconds of its start. Callers that find no connection share one attempt to
+make it. Plain commands are never repeated; scripts are, once (see `redis_script`).
+
+Loss. Redis can forget: FLUSHALL, a restart without persistence, a fail-over to a replica that
+lagged behind. So the hash `towline:meta` holds an `id`, made with the hash, and a counter `n`
+that every writing script raises; each script's answer begins with both. Another id or a smaller
+n than was seen before means that the server lost data: it is logged, and told to `on_loss`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from towline.errors import Rejected, Transient, Unavailable
+from towline.ports.clock import Clock
+from towline.store.mailbox import LocalMailbox
+from towline.store.redis_address import CredentialSource, parse_url
+from towline.store.redis_script import Script
+from towline.store.redis_wire import Connection, Lost, Reply, pack
+
+_OLDEST = (6, 2)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+_log = logging.getLogger("towline.store")
+
+
+class Listener(Protocol):
+    """Somebody who waits for messages on a channel."""
+
+    channel: str
+
+    @property
+    def waiting(self) -> bool: ...
+
+    def deliver(self, topic: str) -> None: ...
+
+    def wake_all(self) -> None: ...
+
+
+class Redis:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        timeout: float = 5.0,
+        credentials: CredentialSource | None = None,
+    ) -> None:
+        self.address, in_url = parse_url(url)
+        self.clock = clock
+        self.timeout = timeout
+        self.connection: Connection | None = None
+        """The live connection, if there is one at this moment."""
+        self._credentials = credentials or in_url
+        if self._credentials is not None:
+            self._credentials.on_renewal(self._authenticate_again)
+        self._connecting: asyncio.Task[Connection] | None = None
+        self._restoring: asyncio.Task[None] | None = None
+        self._closed = False
+        self._listeners: dict[str, Listener] = {}
+        self._on_loss: list[Callable[[], None]] = []
+        self._process_id = secrets.token_hex(6)
+        self._serial = itertools.count(1)
+        self._seen_mark = ""
+        self._seen_count = 0
+
+    def __repr__(self) -> str:
+        return f"<Redis at {self.address}, database {self.address.database}>"
+
+    # ------------------------------------------------------------------ calling
+
+    def call(self, *words: str | int) -> Awaitable[Reply]:
+        """Run one command. It is never repeated: if the connection breaks, it raises."""
+        command = pack(*words)
+        if self.connection is not None:
+            return self.connection.send(command)
+        return self._call_later(command)
+
+    async def _call_later(self, command: bytes) -> Reply:
+        deadline = asyncio.get_running_loop().time() + self.timeout
+        async with self.until(deadline):
+            return await (await self.connected()).send(command)
+
+    def script(self, body: str, *, writes: bool = True) -> Script:
+        return Script(self, body, writes=writes)
+
+    def call_id(self) -> str:
+        """An id by which a script recognises a call that it has answered before."""
+        return f"{self._process_id}:{next(self._serial)}"
+
+    @asynccontextmanager
+    async def until(self, deadline: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                yield
+        except TimeoutError:
+            raise Unavailable(
+                f"Redis at {self.address} did not answer within {self.timeout:g} s"
+            ) from None
+
+    # ------------------------------------------------------------------ connecting
+
+    async def connect(self) -> None:
+        """Connect now instead of at the first call."""
+        await self.connected()
+
+    async def connected(self) -> Connection:
+        """The connection; callers who find none share one attempt to make it."""
+        if self.connection is not None:
+            return self.connection
+        if self._closed:
+            raise Unavailable(f"the handle on Redis at {self.address} was closed")
+        if self._connecting is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add_done_callback(self._attempt_ended)
+        attempt = self._connecting
+        try:
+            return await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            if attempt.cancelled() and self._closed:
+                raise Unavailable(f"the handle on Redis at {self.address} was closed") from None
+            raise
+
+    def _attempt_ended(self, attempt: asyncio.Task[Connection]) -> None:
+        self._connecting = None
+        if not attempt.cancelled():
+            attempt.exception()  # else asyncio warns when every caller has left before the end
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        async with self.until(loop.time() + self.timeout):
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: Connection(str(self.address), self.timeout, self._heard, self._ended),
+                    self.address.host,
+                    self.address.port,
+                    ssl=ssl.create_default_context() if self.address.tls else None,
+                )
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise Unavailable(f"Redis at {self.address} cannot be reached: {error}") from error
+            try:
+                await self._greet(connection)
+            except BaseException:
+                connection.abort("the connection was refused")
+                raise
+        self.connection = connection
+        for listener in self._listeners.values():
+            self._subscribe(connection, listener)
+            listener.wake_all()
+        return connection
+
+    async def _greet(self, connection: Connection) -> None:
+        """Log in and choose the database; refuse a server that is not fit."""
+        hello: list[str] = ["HELLO", "3"]
+        if self._credentials is not None:
+            hello += ["AUTH", *await self._credentials.get()]
+        greeting, selected, memory = await asyncio.gather(
+            connection.send(pack(*hello, "SETNAME", "towline")),
+            connection.send(pack("SELECT", self.address.database)),
+            connection.send(pack("INFO", "memory")),
+            return_exceptions=True,
+        )
+        self._check_version(greeting)
+        for reply in (selected, memory):
+            if isinstance(reply, BaseException):
+                raise reply
+        self._check_policy(str(memory))
+        if connection.ended:
+            raise Lost(f"Redis at {self.address} closed the connection")
+
+    def _check_version(self, greeting: Reply) -> None:
+        text = str(greeting)
+        if isinstance(greeting, Rejected) and ("unknown command" in text or "NOPROTO" in text):
+            raise Rejected(f"Redis at {self.address} is too old: 6.2 or newer is needed")
+        if isinstance(greeting, BaseException):
+            raise greeting
+        version = str(greeting.get("version", ""))
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
+            raise Rejected(f"Redis at {self.address} is version {version}: 6.2 or newer is needed")
+
+    def _check_policy(self, memory: str) -> None:
+        facts = dict(line.split(":", 1) for line in memory.splitlines() if ":" in line)
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction" and not self.address.allow_eviction:
+            raise Rejected(
+                f"Redis at {self.address} has maxmemory-policy {policy}: it may drop records, "
+                "locks and tokens when memory runs short, and then things happen twice. Set "
+                "maxmemory-policy noeviction, or accept it with ?allow_eviction=1 in the URL"
+            )
+
+    def _authenticate_again(self, user: str, token: str) -> None:
+        """The token was renewed: present it before the server drops the old one."""
+        if self.connection is None:
+            return
+        sent = self.connection.send(pack("AUTH", user, token))
+        sent.add_done_callback(self._authenticated_again)
+
+    def _authenticated_again(self, sent: asyncio.Future[Reply]) -> None:
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            _log.error("Redis at %s did not take the renewed token: %s", self.address, error)
+
+    def _ended(self, connection: Connection) -> None:
+        if self.connection is not connection:
+            return
+        self.connection = None
+        if self._restoring is None and not self._closed and self._awaited():
+            self._restoring = asyncio.get_running_loop().create_task(self._restore())
+
+    async def _restore(self) -> None:
+        """Reconnect by ourselves while somebody waits for a message, for they may not call."""
+        pause = _FIRST_PAUSE
+        try:
+            while self.connection is None and not self._closed and self._awaited():
+                try:
+                    await self.connected()
+                except Transient:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+        except Rejected as error:
+            _log.error("Redis is not reconnected: %s", error)
+        finally:
+            self._restoring = None
+
+    async def aclose(self) -> None:
+        self._closed = True
+        tasks = [task for task in (self._connecting, self._restoring) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self.connection is not None:
+            self.connection.abort(f"the handle on Redis at {self.address} was closed")
+        if self._credentials is not None:
+            await self._credentials.aclose()
+
+    # ------------------------------------------------------------------ listening
+
+    def listen(self, listener: Listener) -> None:
+        """Subscribe to a channel, on this connection and on each one after it."""
+        if listener.channel in self._listeners:
+            return
+        self._listeners[listener.channel] = listener
+        if self.connection is not None:
+            self._subscribe(self.connection, listener)
+
+    def _subscribe(self, connection: Connection, listener: Listener) -> None:
+        sent = connection.send(pack("SUBSCRIBE", listener.channel))
+        sent.add_done_callback(self._subscribed)
+
+    def _subscribed(self, sent: asyncio.Future[Reply]) -> None:
+        if not sent.cancelled() and (error := sent.exception()) is not None:
+            _log.warning("Redis at %s refused a subscription: %s", self.address, error)
+
+    def _heard(self, channel: str, topic: str) -> None:
+        listener = self._listeners.get(channel)
+        if listener is not None:
+            listener.deliver(topic)
+
+    def _awaited(self) -> bool:
+        return any(listener.waiting for listener in self._listeners.values())
+
+    # ------------------------------------------------------------------ noticing loss
+
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Have the callback called once whenever the server turns out to have lost data."""
+        self._on_loss.append(callback)
+
+    def witness(self, mark: str, count: int) -> None:
+        """Compare what a script's answer begins with to what was seen before."""
+        seen_mark, seen_count = self._seen_mark, self._seen_count
+        self._seen_mark, self._seen_count = mark, count
+        if not seen_mark or (mark == seen_mark and count >= seen_count):
+            return
+        _log.error(
+            "Redis at %s lost data (a flush, a restart or a fail-over): keys it knew may run "
+            "again and locks it held may be granted twice; fencing tokens still grow",
+            self.address,
+        )
+        for callback in self._on_loss:
+            callback()
+
+
+class RedisMailbox(LocalMailbox):
+    """A mailbox whose inbox is a channel of its own; it is opened when somebody first waits."""
+
+    def __init__(self, redis: Redis) -> None:
+        super().__init__(secrets.token_hex(8))
+        self.channel = f"towline:inbox:{self.address}"
+        self._redis = redis
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._expected)
+
+    def expect(self, topic: str) -> asyncio.Event:
+        self._redis.listen(self)
+        return super().expect(topic)
+
+    async def _send(self, address: str, topic: str) -> None:
+        await self._redis.call("PUBLISH", f"towline:inbox:{address}", topic)

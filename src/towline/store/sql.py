@@ -1,0 +1,98 @@
+"""One SQL text for SQLite and PostgreSQL, run over a batch of rows at once.
+
+A `Statement` is written once, as a template over the rows of a batch `b`:
+
+    {now}    the store's time in microseconds
+    {epoch}  a new number that never goes back, one for each row: the fencing token
+    {newer}  the same in DO UPDATE, allotted after the row was locked
+
+SQLite gets the batch as VALUES with numbered parameters, PostgreSQL as arrays through unnest, so
+one plan serves every size. A statement never depends on the order of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from towline.ports.clock import Clock
+from towline.ports.mailbox import Mailbox
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """`columns` names the columns of the batch with their PostgreSQL types."""
+
+    name: str
+    columns: dict[str, str]
+    text: str
+    writes: bool = True
+    _sqlite: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def uses_epoch(self) -> bool:
+        return "{epoch}" in self.text
+
+    def for_sqlite(self, rows: int) -> str:
+        """Parameters: ?1 is now, then the rows one after the other."""
+        text = self._sqlite.get(rows)
+        if text is None:
+            text = self._sqlite[rows] = self._render_sqlite(rows)
+        return text
+
+    def _render_sqlite(self, rows: int) -> str:
+        width = len(self.columns)
+        values = ",".join(
+            f"({row + 1},{','.join(f'?{2 + row * width + i}' for i in range(width))})"
+            for row in range(rows)
+        )
+        batch = f"WITH b(ord,{','.join(self.columns)}) AS (VALUES {values}) "
+        epoch = "((SELECT value FROM towline_epoch) + b.ord)"
+        return batch + self.text.format(now="?1", epoch=epoch, newer="excluded.token")
+
+    def for_postgres(self) -> str:
+        """Parameters: $1 is the clock's shift, then one array for each column."""
+        arrays = ",".join(f"${i + 2}::{kind}[]" for i, kind in enumerate(self.columns.values()))
+        batch = (
+            f"WITH b AS (SELECT *, $1::bigint AS shift FROM unnest({arrays}) WITH ORDINALITY "
+            f"AS b({','.join(self.columns)},ord)) "
+        )
+        now = "((extract(epoch from statement_timestamp()) * 1000000)::bigint + $1::bigint)"
+        epoch = "nextval('towline_epoch')"
+        return batch + self.text.format(now=now, epoch=epoch, newer=epoch)
+
+
+class Database(Protocol):
+    """A SQL store. Each call ends by its deadline, and returns only what is durable."""
+
+    clock: Clock
+    dialect: str
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+
+    async def connect(self) -> None: ...
+
+    async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
+        """One statement over a batch, as a transaction of its own."""
+        ...
+
+    async def run_all(self, steps: Sequence[tuple[Statement, Sequence[Row]]]) -> list[list[Row]]:
+        """Several statements as one transaction: all of them or none."""
+        ...
+
+    def bind(self, connection: Any) -> Callable[[Statement, Sequence[Row]], Any]:
+        """A `run` inside a transaction that the caller has open on a connection of its own."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+def transpose(statement: Statement, rows: Sequence[Row]) -> list[list[Any]]:
+    """The columns of a batch, as PostgreSQL wants them."""
+    if not rows:
+        return [[] for _ in statement.columns]
+    return [list(column) for column in zip(*rows, strict=True)]

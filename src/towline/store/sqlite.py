@@ -1,0 +1,155 @@
+"""SQLite as a `Database`: one writer thread with group commit, one reader thread, fair turns."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from towline.errors import Rejected, StoreFull, Unavailable
+from towline.ports.clock import Clock
+from towline.store.sql import Row, Statement
+from towline.store.sqlite_library import sqlite3, warn_if_affected
+from towline.store.sqlite_mailbox import SqliteMailbox
+from towline.store.sqlite_thread import Job, SqliteThread, SqliteWriter, Steps
+
+_MEMORY = ":memory:"
+
+
+def path_of(url: str) -> str:
+    """`sqlite:///file.db` is relative, `sqlite:////var/file.db` absolute."""
+    prefix, _, path = url.partition("sqlite:///")
+    if prefix or not path or "?" in path:
+        raise Rejected(
+            "a SQLite URL is sqlite:///FILE (relative), sqlite:////DIR/FILE (absolute) "
+            f"or sqlite:///:memory:; not {url!r}"
+        )
+    return path if path == _MEMORY else os.path.abspath(path)
+
+
+class Sqlite:
+    dialect = "sqlite"
+
+    def __init__(self, url: str, clock: Clock, timeout: float = 5.0) -> None:
+        self.clock = clock
+        self.mailbox = SqliteMailbox(path_of(url))
+        self._path = path_of(url)
+        self._timeout = timeout
+        self._writer: SqliteWriter | None = None
+        self._reader: SqliteThread | None = None
+        self._connecting = asyncio.Lock()
+
+    async def connect(self) -> None:
+        async with self._connecting:
+            if self._writer is not None:
+                return
+            warn_if_affected()
+            if self._path == _MEMORY:
+                await self._start_in_memory()
+                return
+            await asyncio.to_thread(self._prepare)
+            self._writer = SqliteWriter(self._open, self.clock, self._path, self._timeout)
+            self._writer.start()
+            self._reader = SqliteThread(self._open, self.clock, "towline-sqlite-reader")
+            self._reader.start()
+            self.mailbox.listen()
+
+    async def _start_in_memory(self) -> None:
+        from towline.store.migrate import upgrade_sqlite_connection
+
+        db = self._open()
+        await asyncio.to_thread(upgrade_sqlite_connection, db)
+        self._writer = SqliteWriter(lambda: db, self.clock, None, self._timeout)
+        self._writer.start()
+        self._reader = self._writer
+
+    def _prepare(self) -> None:
+        """Fail early with a clear sentence; make the tables if they are not there."""
+        from towline.store.migrate import upgrade_sqlite
+
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):
+            raise Rejected(f"cannot open the database: the folder {folder} does not exist")
+        try:
+            upgrade_sqlite(self._path, self._open)
+        except sqlite3.DatabaseError as error:
+            raise translate(error, self._path) from error
+
+    def _open(self) -> Any:
+        db = sqlite3.connect(
+            self._path,
+            timeout=self._timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+        )
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA wal_autocheckpoint=0")
+        db.execute("PRAGMA cache_size=-16384")
+        return db
+
+    async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
+        return (await self._submit([(statement, rows)], statement.writes))[0]
+
+    async def run_all(self, steps: Steps) -> list[list[Row]]:
+        return await self._submit(steps, writes=True)
+
+    async def _submit(self, steps: Steps, writes: bool) -> list[list[Row]]:
+        if self._writer is None:
+            await self.connect()
+        thread = self._writer if writes else self._reader
+        if thread is None:
+            raise Unavailable("the database was closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[list[Row]]] = loop.create_future()
+        thread.submit(Job(steps, future, loop, time.monotonic() + self._timeout))
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await future
+        except TimeoutError:
+            raise Unavailable(
+                f"SQLite did not answer within {self._timeout:g} s: "
+                "another process holds the file, or the disk is stuck"
+            ) from None
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+
+    def bind(self, connection: Any) -> Callable[[Statement, Sequence[Row]], Awaitable[list[Row]]]:
+        """Works on sqlite3 connections and on asynchronous ones that wrap them."""
+
+        async def run(statement: Statement, rows: Sequence[Row]) -> list[Row]:
+            values: list[Any] = [self.clock.now_us()]
+            for row in rows:
+                values += row
+            cursor = connection.execute(statement.for_sqlite(len(rows)), values)
+            cursor = await cursor if inspect.isawaitable(cursor) else cursor
+            found = cursor.fetchall()
+            return list(await found if inspect.isawaitable(found) else found)
+
+        return run
+
+    async def aclose(self) -> None:
+        writer, reader = self._writer, self._reader
+        self._writer = self._reader = None
+        self.mailbox.close()
+        if writer is not None:
+            await asyncio.to_thread(writer.stop, self._timeout)
+        if reader is not None and reader is not writer:
+            await asyncio.to_thread(reader.stop, self._timeout)
+
+
+def translate(error: Exception, path: str) -> Exception:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return Unavailable(f"{path} is held by another writer: {text}")
+    if "disk is full" in text:
+        return StoreFull(f"{path} cannot grow: {text}")
+    if "disk I/O error" in text:
+        return Unavailable(f"{path} cannot be read or written now: {text}")
+    if "unable to open" in text or "not a database" in text or "readonly" in text:
+        return Rejected(f"cannot use {path} as a database: {text}")
+    return error

@@ -1,0 +1,237 @@
+"""The thread that owns a SQLite connection.
+
+Callers put jobs into a queue; the thread takes all that wait, up to a bound, into one
+transaction and makes one commit for them. If one of them fails, the lot is rolled back and done
+again with a savepoint around each, so the failing one is undone without harm to its neighbours.
+Each caller learns its fate only after the commit has reached the disk. A job whose caller has
+given up by its deadline is not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from towline.ports.clock import Clock
+from towline.store.sql import Row, Statement
+from towline.store.sqlite_library import has_wal_reset_bug, sqlite3
+from towline.store.turnstile import Turnstile
+
+Steps = Sequence[tuple[Statement, Sequence[Row]]]
+
+_JOBS_PER_COMMIT = 64
+_ROWS_PER_STATEMENT = 64
+_COMMITS_BETWEEN_LOOKS = 32
+_CHECKPOINT_AT_BYTES = 4 << 20
+_RESET_AT_BYTES = 64 << 20
+
+
+class Job(NamedTuple):
+    steps: Steps
+    future: asyncio.Future[list[list[Row]]]
+    loop: asyncio.AbstractEventLoop
+    deadline: float
+
+
+Outcome = tuple[Job, list[list[Row]] | None, BaseException | None]
+
+
+class SqliteThread:
+    """Runs jobs on its own connection until it is stopped; a subclass says how."""
+
+    def __init__(self, connect: Callable[[], Any], clock: Clock, name: str) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._db: Any = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
+
+    def stop(self, timeout: float) -> None:
+        self._jobs.put(None)
+        self._thread.join(timeout)
+
+    def _loop(self) -> None:
+        self._db = self._connect()
+        try:
+            while (jobs := self._gather()) is not None:
+                if jobs:
+                    _deliver(self._serve(jobs))
+        finally:
+            with contextlib.suppress(sqlite3.Error):
+                self._finish()
+                self._db.close()
+
+    def _gather(self) -> list[Job] | None:
+        first = self._jobs.get()
+        if first is None:
+            return None
+        jobs = [first]
+        with contextlib.suppress(queue.Empty):
+            while len(jobs) < _JOBS_PER_COMMIT:
+                job = self._jobs.get_nowait()
+                if job is None:
+                    self._jobs.put(None)
+                    break
+                jobs.append(job)
+        return jobs
+
+    def _serve(self, jobs: list[Job]) -> list[Outcome]:
+        """Readers answer each job by itself."""
+        return [self._attempt(job) for job in jobs]
+
+    def _finish(self) -> None:
+        return None
+
+    def _attempt(self, job: Job) -> Outcome:
+        try:
+            return job, [run_statement(self._db, self._clock, *step) for step in job.steps], None
+        except Exception as error:
+            return job, None, error
+
+
+class SqliteWriter(SqliteThread):
+    def __init__(
+        self, connect: Callable[[], Any], clock: Clock, path: str | None, timeout: float
+    ) -> None:
+        super().__init__(connect, clock, "towline-sqlite-writer")
+        self._turnstile = Turnstile(path) if path else None
+        self._wal = f"{path}-wal" if path else None
+        self._commits = 0
+        self._timeout = timeout
+        self._checkpointer = _Checkpointer(connect) if path and not has_wal_reset_bug() else None
+
+    def _serve(self, jobs: list[Job]) -> list[Outcome]:
+        with self._turnstile.turn() if self._turnstile else contextlib.nullcontext():
+            now = time.monotonic()
+            due = [job for job in jobs if job.deadline > now]
+            if not due:
+                return []
+            try:
+                outcomes = self._transact(due, self._attempt)
+                if len(due) > 1 and any(error for _, _, error in outcomes):
+                    outcomes = self._transact(due, self._within_savepoint)
+            except Exception as error:
+                self._abandon()
+                return [(job, None, error) for job in due]
+            self._mind_the_log()
+            return outcomes
+
+    def _transact(self, jobs: list[Job], attempt: Callable[[Job], Outcome]) -> list[Outcome]:
+        """One commit for all; without savepoints, one failure undoes the lot."""
+        self._db.execute("BEGIN IMMEDIATE")
+        outcomes = []
+        for job in jobs:
+            outcomes.append(attempt(job))
+            if outcomes[-1][2] is not None and attempt == self._attempt:
+                self._db.execute("ROLLBACK")
+                return outcomes
+        self._db.execute("COMMIT")
+        return outcomes
+
+    def _within_savepoint(self, job: Job) -> Outcome:
+        self._db.execute("SAVEPOINT job")
+        outcome = self._attempt(job)
+        if outcome[2] is not None:
+            self._db.execute("ROLLBACK TO job")
+        self._db.execute("RELEASE job")
+        return outcome
+
+    def _abandon(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _mind_the_log(self) -> None:
+        """Keep the write-ahead log short: beside the writer, or by it when it has grown large."""
+        self._commits += 1
+        if self._wal is None or self._commits % _COMMITS_BETWEEN_LOOKS:
+            return
+        with contextlib.suppress(OSError, sqlite3.Error):
+            size = os.stat(self._wal).st_size
+            if size > _RESET_AT_BYTES:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            elif size > _CHECKPOINT_AT_BYTES:
+                if self._checkpointer is not None:
+                    self._checkpointer.wanted.set()
+                else:
+                    self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def _finish(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.stop()
+        if self._turnstile is not None:
+            self._turnstile.close()
+
+
+class _Checkpointer:
+    """Moves the write-ahead log into the file, on a thread and a connection of its own."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self.wanted = threading.Event()
+        self._stopping = False
+        self._connect = connect
+        self._thread = threading.Thread(target=self._loop, name="towline-checkpoint", daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        db = self._connect()
+        while True:
+            self.wanted.wait()
+            self.wanted.clear()
+            if self._stopping:
+                break
+            with contextlib.suppress(sqlite3.Error):
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        db.close()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.wanted.set()
+        self._thread.join(5)
+
+
+def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Row]) -> list[Row]:
+    found: list[Row] = []
+    now = clock.now_us()
+    for start in range(0, len(rows), _ROWS_PER_STATEMENT):
+        chunk = rows[start : start + _ROWS_PER_STATEMENT]
+        values: list[Any] = [now]
+        for row in chunk:
+            values += row
+        answered = db.execute(statement.for_sqlite(len(chunk)), values).fetchall()
+        if statement.uses_epoch and answered:
+            db.execute("UPDATE towline_epoch SET value = value + ?", (len(chunk),))
+        found += answered
+    return found
+
+
+def _deliver(outcomes: list[Outcome]) -> None:
+    """Wake each loop once, however many of its callers are served."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_loop.setdefault(outcome[0].loop, []).append(outcome)
+    for loop, its_outcomes in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve, its_outcomes)
+
+
+def _resolve(outcomes: list[Outcome]) -> None:
+    for job, results, error in outcomes:
+        if job.future.done():
+            continue
+        if error is not None:
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(results or [])

@@ -1,0 +1,76 @@
+"""What Towline says about itself: counters, log lines and audit events.
+
+Counters go to Prometheus and, per handle, to `stats()`. Audit events go through one sink, which
+by default writes a line of JSON to the logger `towline.audit`. Of a key only its prefix leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter as Tally
+from typing import Any, Protocol
+
+import orjson
+from prometheus_client import Counter, Gauge
+
+_audit_log = logging.getLogger("towline.audit")
+
+
+class Audit(Protocol):
+    def __call__(self, event: str, /, **fields: Any) -> None: ...
+
+
+def audit_to_log(event: str, /, **fields: Any) -> None:
+    """The default sink."""
+    if _audit_log.isEnabledFor(logging.INFO):
+        line = orjson.dumps({"event": event, **fields}, default=str)
+        _audit_log.info(line.decode())
+
+
+_COUNTED = {
+    "checks": "Claims that were asked for",
+    "new": "Claims that were granted",
+    "duplicates_skipped": "Claims answered from a finished record",
+    "conflicts": "Claims that met another holder at work",
+    "collisions": "Claims whose key was used before with another payload",
+    "lock_recoveries": "Claims that took over from a holder that died",
+    "completed": "Records completed",
+    "failed": "Records failed",
+    "stale": "Results refused because the claim had been taken over",
+    "unrecorded": "Results returned although their record could not be written",
+    "ttl_cleanups": "Expired records deleted",
+    "evictions": "Finished records deleted to make room",
+}
+
+_COUNTERS = {
+    name: Counter(f"towline_idempotency_{name}", text, ["source"])
+    for name, text in _COUNTED.items()
+}
+
+STORE_SIZE = Gauge("towline_idempotency_store_size", "Records in the store when last counted")
+STORE_LOSS = Counter("towline_store_loss", "Times a store was found to have lost data", ["store"])
+LEASES_LOST = Counter("towline_leases_lost", "Leases that ended before their holder was done")
+LOCK_TIMEOUTS = Counter("towline_lock_timeouts", "Waits for a lock that ended without it")
+EVICTED_ENTRIES = Counter(
+    "towline_memory_evictions", "Idle in-process entries dropped to bound memory", ["kind"]
+)
+BREAKER_TRIPS = Counter("towline_breaker_trips", "Times a breaker opened", ["name"])
+
+
+class IdempotencyMeter:
+    """Counts per source, for one handle and for Prometheus."""
+
+    def __init__(self) -> None:
+        self.totals: Tally[str] = Tally()
+        self._children: dict[tuple[str, str], Any] = {}
+
+    def count(self, name: str, source: str, amount: int = 1) -> None:
+        self.totals[name] += amount
+        self.totals[f"{name}.{source}"] += amount
+        child = self._children.get((name, source))
+        if child is None:
+            child = self._children[name, source] = _COUNTERS[name].labels(source)
+        child.inc(amount)
+
+    def snapshot(self) -> dict[str, int]:
+        return dict.fromkeys(_COUNTED, 0) | dict(self.totals)

@@ -1,0 +1,135 @@
+"""Builds a store's parts from its URL; the only module that names concrete adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from towline.errors import Rejected
+from towline.ports.clock import Clock
+from towline.ports.coordination import (
+    DocumentStore,
+    LeaseStore,
+    RateStore,
+    SeenStore,
+    SlotStore,
+)
+from towline.ports.mailbox import Mailbox
+from towline.ports.records import RecordStore
+from towline.store.clock import SystemClock
+
+if TYPE_CHECKING:
+    from towline.store.redis import Redis
+    from towline.store.sql import Database
+
+SCHEMES = "memory://, sqlite:///FILE, postgresql://…, redis://…"
+
+
+@dataclass(slots=True)
+class Backend:
+    """One store, with everything the library can do on it."""
+
+    clock: Clock
+    mailbox: Mailbox
+    records: RecordStore
+    leases: LeaseStore
+    slots: SlotStore
+    seen: SeenStore
+    rates: RateStore
+    documents: DocumentStore
+    connect: Callable[[], Awaitable[None]]
+    aclose: Callable[[], Awaitable[None]]
+
+
+def backend_for(store: str | Redis, clock: Clock | None = None) -> Backend:
+    """The backend that a URL (or a Redis connection) names; it connects at its first use."""
+    clock = clock or SystemClock()
+    if not isinstance(store, str):
+        return _on_redis(store, clock)
+    scheme = urlsplit(store).scheme
+    if scheme == "memory":
+        return _on_memory(store.partition("://")[2], clock)
+    if scheme == "sqlite":
+        from towline.store.sqlite import Sqlite
+
+        return _on_sql(Sqlite(store, clock), clock)
+    if scheme in ("postgresql", "postgres"):
+        from towline.store.postgres import Postgres
+
+        return _on_sql(Postgres(store, clock), clock)
+    if scheme in ("redis", "rediss"):
+        from towline.store.redis import Redis
+
+        return _on_redis(Redis(store, clock=clock), clock)
+    raise Rejected(f"a store URL starts with one of {SCHEMES}; not with {scheme or store[:20]!r}")
+
+
+_named_memory: dict[str, Backend] = {}
+
+
+def _on_memory(name: str, clock: Clock) -> Backend:
+    """`memory://` is private to its handle; `memory://name` is shared within the process."""
+    from towline.coordination import memory
+    from towline.idempotency.memory import MemoryRecords
+    from towline.store.mailbox import LocalMailbox
+
+    if name in _named_memory:
+        return _named_memory[name]
+    backend = Backend(
+        clock,
+        LocalMailbox("local"),
+        MemoryRecords(clock),
+        memory.MemoryLeases(clock),
+        memory.MemorySlots(clock),
+        memory.MemorySeen(clock),
+        memory.MemoryRates(clock),
+        memory.MemoryDocuments(clock),
+        _nothing,
+        _nothing,
+    )
+    if name:
+        _named_memory[name] = backend
+    return backend
+
+
+def _on_sql(database: Database, clock: Clock) -> Backend:
+    from towline.coordination import sql
+    from towline.idempotency.sql import SqlRecords
+
+    return Backend(
+        clock,
+        database.mailbox,
+        SqlRecords(database),
+        sql.SqlLeases(database),
+        sql.SqlSlots(database),
+        sql.SqlSeen(database),
+        sql.SqlRates(database),
+        sql.SqlDocuments(database),
+        database.connect,
+        database.aclose,
+    )
+
+
+def _on_redis(redis: Redis, clock: Clock) -> Backend:
+    from towline.coordination import redis as coordination
+    from towline.idempotency.redis import RedisRecords
+    from towline.store.redis import RedisMailbox
+
+    return Backend(
+        clock,
+        RedisMailbox(redis),
+        RedisRecords(redis),
+        coordination.RedisLeases(redis),
+        coordination.RedisSlots(redis),
+        coordination.RedisSeen(redis),
+        coordination.RedisRates(redis),
+        coordination.RedisDocuments(redis),
+        redis.connect,
+        redis.aclose,
+    )
+
+
+async def _nothing() -> None:
+    return None
