@@ -1,4 +1,4 @@
-"""One small payment service, written for each framework and as plain ASGI."""
+"""One small payment service, written for each framework and as plain ASGI, and its client."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2
 import litestar
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -20,6 +21,8 @@ from starlette.routing import Route
 import towline
 from towline.web.exchange import Receive, Scope, Send
 
+KEY = {"Idempotency-Key": "order-7"}
+ORDER = {"amount": 700, "card": {"last4": "4242"}}
 FRAMEWORKS = ("fastapi", "starlette", "litestar", "litestar route", "asgi")
 
 
@@ -120,3 +123,25 @@ def plain_app(till: Till) -> Any:
         await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
     return app
+
+
+def starlette_app(endpoint: Any, **options: Any) -> Starlette:
+    """A guarded service whose payments are made by this endpoint."""
+    app = Starlette(routes=[Route("/payments", endpoint, methods=["POST"])])
+    app.add_middleware(towline.IdempotencyMiddleware, **{"store_url": "memory://"} | options)
+    return app
+
+
+async def pay(client: httpx2.AsyncClient, order: Any = ORDER, **headers: str) -> httpx2.Response:
+    return await client.post("/payments", json=order, headers=KEY | headers)
+
+
+def assert_problem(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
+    """Every answer of the middleware's own has the same shape."""
+    problem: dict[str, Any] = answer.json()
+    assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["type"] == f"urn:towline:problem:{code}"
+    assert problem["title"]
+    assert problem["detail"]
+    return problem

@@ -86,7 +86,7 @@ class Lease:
         _log.error("lease_lost name=%s token=%d reason=%s", self.name, self.token, reason)
         LEASES_LOST.inc()
         self.lost.set()
-        if self._body is not None:
+        if self._body is not None and self._body is not asyncio.current_task():
             self._body.cancel()
 
     async def __aenter__(self) -> Self:

@@ -43,6 +43,7 @@ class LockService:
         self._process_id = secrets.token_hex(6)
         self._serial = itertools.count(1)
         self._waiting_here: Counter[str] = Counter()
+        self._present: set[str] = set()
         self._handed: dict[str, tuple[Grant, float]] = {}
         self._background: set[asyncio.Task[Any]] = set()
 
@@ -84,9 +85,16 @@ class LockService:
             await self._announce(granted, sent_at)
 
     async def _announce(self, granted: Grant, sent_at: float) -> None:
-        """Wake the new holder; one in this process is handed the lease itself."""
-        if granted.address == self._mailbox.address and self._waiting_here[granted.name]:
-            self._handed[granted.holder] = (granted, sent_at)
+        """Wake the new holder; one in this process is handed the lease itself.
+
+        One that has left meanwhile, its place in the queue still there, is passed over.
+        """
+        if granted.address == self._mailbox.address:
+            if not self._mailbox.expects(granted.holder):
+                await self._release(granted.name, granted.token)
+                return
+            if granted.holder in self._present:
+                self._handed[granted.holder] = (granted, sent_at)
         await self._mailbox.post(granted.address, granted.holder)
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
@@ -146,29 +154,37 @@ class _Attempt:
 
     async def _queue(self) -> tuple[Grant, float]:
         granted: Grant | None = None
-        ticket = 0
-        called = self._mailbox.expect(self._holder)
-        self._service._waiting_here[self._name] += 1
+        called = self._arrive()
+        enqueuing = asyncio.ensure_future(self._enqueue())
         try:
-            ticket = await self._leases.enqueue(
-                self._name,
-                self._holder,
-                self._mailbox.address,
-                self._ttl_us,
-                int(self._wait_seconds * 1_000_000) + _PATIENCE_SLACK_US,
-            )
+            await asyncio.shield(enqueuing)
             granted, sent_at = await self._wait(called)
             return granted, sent_at
         finally:
-            self._service._waiting_here[self._name] -= 1
-            if not self._service._waiting_here[self._name]:
-                del self._service._waiting_here[self._name]
-            self._mailbox.forget(self._holder, called)
-            self._service._handed.pop(self._holder, None)
+            self._depart(called)
             if granted is None:
-                await self._service._finish(self._leave(ticket))
+                await self._service._finish(self._leave(enqueuing))
             else:
-                self._service._later(self._leases.withdraw(self._name, ticket))
+                self._service._later(self._leases.withdraw(self._name, enqueuing.result()))
+
+    def _arrive(self) -> asyncio.Event:
+        self._service._waiting_here[self._name] += 1
+        self._service._present.add(self._holder)
+        return self._mailbox.expect(self._holder)
+
+    def _depart(self, called: asyncio.Event) -> None:
+        self._service._waiting_here[self._name] -= 1
+        if not self._service._waiting_here[self._name]:
+            del self._service._waiting_here[self._name]
+        self._service._present.discard(self._holder)
+        self._service._handed.pop(self._holder, None)
+        self._mailbox.forget(self._holder, called)
+
+    async def _enqueue(self) -> int:
+        patience_us = int(self._wait_seconds * 1_000_000) + _PATIENCE_SLACK_US
+        return await self._leases.enqueue(
+            self._name, self._holder, self._mailbox.address, self._ttl_us, patience_us
+        )
 
     async def _wait(self, called: asyncio.Event) -> tuple[Grant, float]:
         while True:
@@ -207,9 +223,9 @@ class _Attempt:
             return True
         return await self._leases.extend(self._name, lease.token, self._ttl_us)
 
-    async def _leave(self, ticket: int) -> None:
+    async def _leave(self, enqueuing: asyncio.Future[int]) -> None:
         """Leave the queue, and pass on a lock that was granted at the last moment."""
-        await self._leases.withdraw(self._name, ticket)
+        await self._leases.withdraw(self._name, await enqueuing)
         lease = await self._leases.peek(self._name)
         if lease is not None and lease.holder == self._holder:
             await self._service._release(self._name, lease.token)

@@ -61,9 +61,13 @@ class MemoryLeases:
     async def enqueue(
         self, name: str, holder: str, address: str, ttl_us: int, patience_us: int
     ) -> int:
+        waiters = self._entry(name).waiters
+        for waiter in waiters:
+            if waiter.holder == holder:
+                return waiter.ticket
         ticket = next(_tokens)
         expires = self._clock.now_us() + patience_us
-        self._entry(name).waiters.append(_Waiter(ticket, holder, address, ttl_us, expires))
+        waiters.append(_Waiter(ticket, holder, address, ttl_us, expires))
         return ticket
 
     async def pass_on(self, name: str, token: int, address: str) -> Grant | None:

@@ -18,6 +18,10 @@ class Mailbox(Protocol):
         """An event that is set whenever the topic is posted here; end it with `forget`."""
         ...
 
+    def expects(self, topic: str) -> bool:
+        """Whether somebody in this process waits for the topic."""
+        ...
+
     def forget(self, topic: str, event: asyncio.Event) -> None: ...
 
     async def post(self, address: str, topic: str) -> None:

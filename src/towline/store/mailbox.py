@@ -30,6 +30,9 @@ class LocalMailbox:
         self._expected.setdefault(topic, set()).add(event)
         return event
 
+    def expects(self, topic: str) -> bool:
+        return topic in self._expected
+
     def forget(self, topic: str, event: asyncio.Event) -> None:
         events = self._expected.get(topic)
         if events is None:

@@ -101,7 +101,8 @@ class IdempotencyMiddleware:
         self._max_body = at_least_one("max_body_bytes", max_body_bytes)
         self._max_cached = at_least_one("max_cached_bytes", max_cached_bytes)
         self._drain_seconds = microseconds("drain_seconds", drain_seconds) / 1e6
-        self._headers = [name.lower().encode() for name in _names("header", header)]
+        self._header_names = _names("header", header)
+        self._headers = [name.lower().encode() for name in self._header_names]
         guarded = {name.upper() for name in _names("methods", methods)}
         self._methods = _without("methods", guarded, _SAFE_METHODS)
         replayed = {name.lower() for name in _names("replay_headers", replay_headers)}
@@ -137,8 +138,8 @@ class IdempotencyMiddleware:
 
     async def _read(self, scope: Scope, receive: Receive, key: str | None) -> Request | None:
         if key is None:
-            name = self._headers[0].decode()
-            raise Problem(400, "key_missing", f"this request needs the header {name}")
+            detail = f"this request needs the header {self._header_names[0]}"
+            raise Problem(400, "key_missing", detail)
         tenant = exchange.tenant_of(scope, self._tenant)
         body = await exchange.read_body(receive, self._max_body)
         if body is None:
