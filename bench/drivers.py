@@ -12,7 +12,16 @@ from collections.abc import Awaitable, Callable
 from bench.cycles import RESULT_BYTES, TOKEN
 from bench.load import CALLERS, drive, random_keys
 from bench.plan import Bench, Metrics
-from bench.raw_postgres import CLAIM, CLAIM_ALL, COMPLETE_ALL, POOL, STORED, TABLE, positional
+from bench.raw_postgres import (
+    CLAIM,
+    CLAIM_ALL,
+    COMPLETE_ALL,
+    POOL,
+    SESSION,
+    STORED,
+    TABLE,
+    positional,
+)
 
 _BATCH = 100
 _MOST = 40_000
@@ -25,7 +34,7 @@ async def asyncpg(bench: Bench) -> Metrics:
     import asyncpg as driver
 
     pool = await driver.create_pool(bench.postgres, min_size=POOL, max_size=POOL)
-    connection = await driver.connect(bench.postgres)
+    connection = await driver.connect(bench.postgres, server_settings=SESSION)
     await connection.execute(TABLE)
 
     async def insert(key: str) -> None:
@@ -58,7 +67,10 @@ async def psycopg(bench: Bench) -> Metrics:
         bench.postgres, min_size=POOL, max_size=POOL, kwargs=options, open=False
     )
     await pool.open(wait=True)
-    connection = await load("psycopg").AsyncConnection.connect(bench.postgres, **options)
+    settings = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+    connection = await load("psycopg").AsyncConnection.connect(
+        bench.postgres, options=settings, **options
+    )
     await connection.execute(TABLE)
     claim, stored, claim_all, complete_all = map(
         positional, (CLAIM, STORED, CLAIM_ALL, COMPLETE_ALL)

@@ -34,8 +34,8 @@ INSERT INTO towline_records
   (tenant, key, source, status, token, holder, attempts, payload_hash, field_digests, response,
    tombstone, definitive, on_crash, created_us, updated_us, lock_expires_us, expires_us, awaited)
 SELECT 'bench', 'github:' || b.digest, 'github', 'completed', b.n, 'filled:' || b.n, 1,
-  b.digest || b.digest, '["0123456789abcdef",{"/n":"0123456789abcdef"}]', '{"body":"' ||
-  b.digest || b.digest || b.digest || b.digest || b.digest || b.digest || '"}',
+  b.digest || b.digest, '["0123456789abcdef",{{"/n":"0123456789abcdef"}}]', '{{"body":"' ||
+  b.digest || b.digest || b.digest || b.digest || b.digest || b.digest || '"}}',
   0, 0, 'retry', {now} - 60000000, {now} - 60000000, {now} - 60000000, {now} + {keep}, ''
 FROM (SELECT {digest} AS digest, n FROM {numbers}) AS b ORDER BY b.digest
 """

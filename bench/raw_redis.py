@@ -59,8 +59,8 @@ class Pipe(asyncio.Protocol):
 
 async def connect(url: str) -> Pipe:
     parts = urlsplit(url)
-    loop = asyncio.get_running_loop()
-    _, pipe = await loop.create_connection(Pipe, parts.hostname, parts.port)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 6379
+    _, pipe = await asyncio.get_running_loop().create_connection(Pipe, host, port)
     return pipe
 
 

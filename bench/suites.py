@@ -60,7 +60,7 @@ CYCLE_SQLITE = Suite(
             "aiosqlite", "peer", "the same two statements, with the interpreter's own SQLite",
             cycles(raw_sqlite.aiosqlite, "random", "sequential"),
         ),
-        Contender("dbos", "peer", "a workflow by id, with its own settings", cycles(dbos(on_sqlite))),
+        Contender("dbos", "peer", "a workflow by id", cycles(dbos(on_sqlite))),
     ),
     (
         *RATE_COLUMNS,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from towline.store.redis import Redis
     from towline.store.sql import Database
 
+_SQL_SCHEMES = ("sqlite", "postgresql", "postgres")
 SCHEMES = "memory://, sqlite:///FILE, postgresql://…, redis://…"
 
 
@@ -51,19 +52,28 @@ def backend_for(store: str | Redis, clock: Clock | None = None) -> Backend:
     scheme = urlsplit(store).scheme
     if scheme == "memory":
         return _on_memory(store.partition("://")[2], clock)
-    if scheme == "sqlite":
-        from towline.store.sqlite import Sqlite
-
-        return _on_sql(Sqlite(store, clock), clock)
-    if scheme in ("postgresql", "postgres"):
-        from towline.store.postgres import Postgres
-
-        return _on_sql(Postgres(store, clock), clock)
+    if scheme in _SQL_SCHEMES:
+        return _on_sql(database_for(store, clock), clock)
     if scheme in ("redis", "rediss"):
         from towline.store.redis import Redis
 
         return _on_redis(Redis(store, clock=clock), clock)
     raise Rejected(f"a store URL starts with one of {SCHEMES}; not with {scheme or store[:20]!r}")
+
+
+def database_for(url: str, clock: Clock | None = None) -> Database:
+    """The SQL database that a URL names; it connects at its first use."""
+    clock = clock or SystemClock()
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from towline.store.sqlite import Sqlite
+
+        return Sqlite(url, clock)
+    if scheme in _SQL_SCHEMES:
+        from towline.store.postgres import Postgres
+
+        return Postgres(url, clock)
+    raise Rejected(f"a database URL is sqlite:///FILE or postgresql://…; not {scheme or url[:20]!r}")
 
 
 _named_memory: dict[str, Backend] = {}

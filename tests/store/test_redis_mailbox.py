@@ -10,6 +10,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
 from tests.servers import RedisServer, at_port
+from towline.errors import Unavailable
 from towline.store.redis import Redis, RedisMailbox
 
 PATIENCE = 10.0
@@ -114,8 +115,11 @@ async def test_a_connection_nobody_waits_on_is_left_alone(far: Office, proxy: Fa
     """Without a waiter there is no reason to reconnect before the next call."""
     await far.redis.connect()
     far.mailbox.forget("topic", far.mailbox.expect("topic"))
-    await far.redis.call("PING")
+    call = asyncio.ensure_future(far.redis.call("BLPOP", "never", 0))
     proxy.cut()
+    with pytest.raises(Unavailable):
+        await call
     proxy.restore()
+    assert proxy.accepted == 1
     await far.redis.call("PING")
     assert proxy.accepted == 2

@@ -55,7 +55,8 @@ class MemoryRecords:
             now if change.fresh else record.created_us, now,
             now + change.lock_us, now + change.keep_us,
         )  # fmt: skip
-        return Swapped(token, " ".join(self._awaited.pop(place, ())))
+        waiting = () if change.status == PROCESSING else self._awaited.pop(place, ())
+        return Swapped(token, " ".join(waiting))
 
     async def read(self, tenant: str, key: str) -> Put:
         return Put(None, self._records.get((tenant, key)), self._clock.now_us())

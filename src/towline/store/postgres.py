@@ -77,6 +77,17 @@ class Postgres:
                 await upgrade_postgres(self._dial_without_limits)
             self._prepared = True
 
+    async def version(self) -> str | None:
+        from towline.store.migrate import postgres_version
+
+        async with self._deadline(), self._borrow() as connection:
+            return await postgres_version(connection)
+
+    def newest(self) -> str:
+        from towline.store.migrate import newest
+
+        return newest()
+
     async def _dial(self) -> Any:
         limit = str(int(self._timeout * 1000))
         return await self._dial_with({**_SESSION, "statement_timeout": limit})

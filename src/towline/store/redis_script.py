@@ -130,12 +130,15 @@ class Script:
     def _depart(self, batch: _Batch) -> None:
         if self._boarding is batch:
             self._boarding = None
+        batch.calls = [call for call in batch.calls if not call[2].cancelled()]
+        if not batch.calls:
+            return
         if self._redis.connection is None:
             self._try_again(batch, may_repeat=True)
             return
         try:
             sent = self._send(self._redis.connection, batch, "EVALSHA", self._digest)
-        except Rejected as error:
+        except Exception as error:
             self._fail(batch, error)
         else:
             sent.add_done_callback(lambda reply: self._landed(batch, reply))

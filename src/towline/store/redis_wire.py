@@ -59,8 +59,8 @@ def pack(*words: str | int) -> bytes:
     try:
         # The stub of hiredis asks for a tuple of length one.
         return cast("bytes", pack_command(words))  # type: ignore[arg-type]
-    except UnicodeEncodeError:
-        raise Rejected("text for Redis must be valid Unicode, without lone surrogates") from None
+    except (TypeError, UnicodeEncodeError):
+        raise Rejected("Redis takes whole numbers and text without lone surrogates") from None
 
 
 def error_of(text: str) -> Exception:

@@ -74,7 +74,17 @@ class Database(Protocol):
     @property
     def mailbox(self) -> Mailbox: ...
 
-    async def connect(self) -> None: ...
+    async def connect(self) -> None:
+        """Reach the store and bring its tables up to date."""
+        ...
+
+    async def version(self) -> str | None:
+        """The version its tables have; None if there are none yet."""
+        ...
+
+    def newest(self) -> str:
+        """The version this code needs."""
+        ...
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
         """One statement over a batch, as a transaction of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import os
 import time
@@ -56,6 +57,25 @@ class Sqlite:
             self._reader = SqliteThread(self._open, self.clock, "towline-sqlite-reader")
             self._reader.start()
             self.mailbox.listen()
+
+    async def version(self) -> str | None:
+        return await asyncio.to_thread(self._read_version)
+
+    def newest(self) -> str:
+        from towline.store.migrate import newest
+
+        return newest()
+
+    def _read_version(self) -> str | None:
+        from towline.store.migrate import sqlite_version
+
+        if not os.path.exists(self._path):
+            return None
+        try:
+            with contextlib.closing(self._open()) as db:
+                return sqlite_version(db)
+        except sqlite3.DatabaseError as error:
+            raise translate(error, self._path) from error
 
     async def _start_in_memory(self) -> None:
         from towline.store.migrate import upgrade_sqlite_connection

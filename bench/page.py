@@ -1,0 +1,107 @@
+"""The page of figures, `core.md`, made of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.chart import pictures
+from bench.figures import DISTURBED, Spread, paired, spread, verdict, written
+from bench.plan import Figure, Suite
+from bench.results import Results, SuiteResult
+from bench.suites import SUITES
+
+_INTRODUCTION = """\
+# Figures of the core
+
+Made by `make bench`; `make bench BENCH_ARGS="cycle-redis --rounds 5"` measures one suite again.
+Absolute figures belong to one machine: read the ratios.
+
+Each sample is a fresh process. Contenders take turns, in an order that rotates from round to
+round. A cell is the median of the rounds and, in brackets, the lowest and the highest. A ratio is
+taken within each round, and then the median of these. Every asyncio contender, Towline or not,
+runs under uvloop. Client and server share the machine's processors. Differences under a third
+are noise here.
+"""
+
+_KINDS = {"ours": "**Towline**", "floor": "floor", "peer": "peer"}
+
+
+def page(results: Results) -> str:
+    known = [(SUITES[name], results.suites[name]) for name in SUITES if name in results.suites]
+    lines = [_INTRODUCTION]
+    lines += _goals(known)
+    for picture in pictures(results):
+        lines += [f"![{picture.title}]({picture.name}.svg)", ""]
+    for suite, result in known:
+        lines += _section(suite, result)
+    lines += _disturbances(known)
+    lines += _facts("Machine", results.machine)
+    lines += _facts("Versions", results.versions)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _goals(known: list[tuple[Suite, SuiteResult]]) -> Iterator[str]:
+    yield from ("## Goals", "", "| suite | figure | goal | measured | |", "|---|---|---|---|---|")
+    for suite, result in known:
+        for goal in suite.goals:
+            found = verdict(result.samples, goal)
+            if found is None:
+                yield f"| {suite.name} | {goal.text} | {goal.bound} | not measured | |"
+                continue
+            mark = "holds" if found.holds else "**missed**"
+            measured = _cell(found.spread, 2)
+            yield f"| {suite.name} | {goal.text} | {goal.bound} | {measured} | {mark} |"
+    yield ""
+
+
+def _section(suite: Suite, result: SuiteResult) -> Iterator[str]:
+    yield from (f"## {suite.title}", "", suite.about, "")
+    heads = ["contender", "kind", *(column.title for column in suite.columns)]
+    if suite.compared_to:
+        heads.insert(2, f"times {suite.compared_to}")
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for contender in suite.contenders:
+        cells = [f"`{contender.name}`: {contender.about}", _KINDS[contender.kind]]
+        if suite.compared_to:
+            cells.append(_ratio(suite, result, contender.name))
+        for column in suite.columns:
+            found = spread(result.samples, Figure(contender.name, column.metric))
+            cells.append(_cell(found, column.decimals))
+        yield f"| {' | '.join(cells)} |"
+    kind = "a quick run: an indication only" if result.quick else "a full run"
+    yield from ("", f"{result.rounds} rounds on {result.date}, {kind}.", "")
+
+
+def _ratio(suite: Suite, result: SuiteResult, name: str) -> str:
+    metric = suite.columns[0].metric
+    found = paired(result.samples, Figure(name, metric), Figure(suite.compared_to, metric))
+    return "" if found is None else written(found.median, 2)
+
+
+def _cell(found: Spread | None, decimals: int) -> str:
+    if found is None:
+        return "–"
+    middle, low, high = (written(v, decimals) for v in (found.median, found.low, found.high))
+    return middle if found.low == found.high else f"{middle} ({low}..{high})"
+
+
+def _disturbances(known: list[tuple[Suite, SuiteResult]]) -> Iterator[str]:
+    yield from ("## Disturbances", "")
+    total = sum(len(result.samples) for _, result in known)
+    struck = [(suite, sample) for suite, result in known for sample in result.disturbed]
+    yield (
+        f"{len(struck)} of {total} samples were taken while processes that have nothing to do "
+        f"with the run used more than {DISTURBED:.0%} of the processors."
+    )
+    yield ""
+    for suite, sample in struck:
+        place = f"{suite.name}, `{sample.contender}`, round {sample.round + 1}"
+        yield f"- {place}: {sample.other:.0%}"
+    yield ""
+
+
+def _facts(title: str, facts: dict[str, str]) -> Iterator[str]:
+    yield from (f"## {title}", "", "| | |", "|---|---|")
+    yield from (f"| {name} | {value} |" for name, value in facts.items())
+    yield ""

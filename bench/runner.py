@@ -1,0 +1,122 @@
+"""Runs the samples: contenders in turn, the order rotated from round to round.
+
+Each sample is a fresh process with an empty folder, an empty database and an empty Redis. The
+servers are private to the run, and nothing but them and the samples is ever signalled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench.figures import Sample
+from bench.machine import CpuWatch, wait_until_quiet
+from bench.plan import Contender, Suite
+from bench.sample import MARK
+from tests.servers import PostgresServer, RedisServer, redis_command
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_SAMPLE_SECONDS = 180
+_PATIENCE_SECONDS = 10.0
+_TRIES = 2
+
+
+class Stage:
+    """The folder and the servers of one run; servers start when first needed."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="towline-bench-"))
+        self._postgres: PostgresServer | None = None
+        self._redis: RedisServer | None = None
+        self._serial = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in (self._postgres, self._redis):
+            if server is not None:
+                server.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def pids(self) -> list[int]:
+        return [server.pid for server in (self._postgres, self._redis) if server is not None]
+
+    def prepare(self, suite: Suite) -> None:
+        """Start what the suite needs, so that no sample waits for it."""
+        needed = {contender.server for contender in suite.contenders}
+        if "postgres" in needed and self._postgres is None:
+            self._postgres = PostgresServer().start()
+        if "redis" in needed and self._redis is None:
+            self._redis = RedisServer().start()
+
+    def run(self, suite: Suite, contender: Contender, quick: bool) -> tuple[dict[str, float], str]:
+        """The metrics of one sample, or what it said when it failed."""
+        name = f"sample{next(self._serial)}"
+        folder = self.folder / name
+        folder.mkdir()
+        command = [sys.executable, "-m", "bench.sample", suite.name, contender.name]
+        command += ["--folder", str(folder), *(["--quick"] if quick else [])]
+        if contender.server == "postgres" and self._postgres is not None:
+            command += ["--postgres", self._postgres.create_database(name)]
+        if contender.server == "redis" and self._redis is not None:
+            redis_command(self._redis.url, "FLUSHALL")
+            command += ["--redis", self._redis.url]
+        try:
+            return _metrics_of(command)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if contender.server == "postgres" and self._postgres is not None:
+                self._postgres.drop_database(name)
+                self._postgres.drop_database(f"{name}_large")
+
+
+def _metrics_of(command: Sequence[str]) -> tuple[dict[str, float], str]:
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=_SAMPLE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"no result within {_SAMPLE_SECONDS} s"
+    for line in done.stdout.splitlines():
+        if line.startswith(MARK):
+            return json.loads(line.removeprefix(MARK)), ""
+    return {}, "\n".join((done.stdout + done.stderr).splitlines()[-12:]) or "no output"
+
+
+def samples(stage: Stage, suite: Suite, rounds: int, quick: bool) -> Iterator[Sample]:
+    """All samples of a suite, as they come."""
+    stage.prepare(suite)
+    for number in range(rounds):
+        shift = number % len(suite.contenders)
+        for contender in suite.contenders[shift:] + suite.contenders[:shift]:
+            yield _take(stage, suite, contender, number, quick)
+
+
+def _take(stage: Stage, suite: Suite, contender: Contender, number: int, quick: bool) -> Sample:
+    """One sample; if it was disturbed it is taken once more, and the calmer one counts."""
+    taken = []
+    for _ in range(1 if quick else _TRIES):
+        if not quick:
+            wait_until_quiet(stage.pids, _PATIENCE_SECONDS)
+        watch = CpuWatch(stage.pids)
+        metrics, error = stage.run(suite, contender, quick)
+        taken.append(Sample(contender.name, number, metrics, round(watch.other(), 3), error))
+        if error or not taken[-1].disturbed:
+            break
+    return min(taken, key=lambda sample: (bool(sample.error), sample.other))

@@ -1,0 +1,5 @@
+"""`python -m towline` is the command line."""
+
+from towline.cli import main
+
+main()

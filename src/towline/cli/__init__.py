@@ -1,0 +1,78 @@
+"""The command line. Every failure is one line on standard error and a non-zero exit."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from towline.errors import TowlineError
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Towline: every event to at most one effect.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+database = typer.Typer(help="The database's tables.", no_args_is_help=True)
+app.add_typer(database, name="db")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@database.command("upgrade")
+def upgrade(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Bring the tables to this version's schema; safe to run at any time, by many at once."""
+    from towline.cli.schema import show, upgraded
+
+    show(_run(upgraded(config)), json)
+
+
+@database.command("current")
+def current(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Show which version the tables have, and which one this Towline needs."""
+    from towline.cli.schema import found, show
+
+    show(_run(found(config)), json)
+
+
+@app.command("demo")
+def demo(json: JsonOption = False) -> None:
+    """Watch real processes fight over one delivery, die, freeze and collide; nothing runs twice."""
+    from towline.cli.demo import run
+
+    run(as_json=json)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    if version:
+        from towline import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def main() -> None:
+    try:
+        app()
+    except TowlineError as error:
+        typer.secho(f"towline: {error}", fg="red", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

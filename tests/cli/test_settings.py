@@ -1,0 +1,64 @@
+"""Settings from the file and the environment, good and bad."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from towline import Rejected, settings
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "towline.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_defaults_need_nothing() -> None:
+    """Without file and environment there is an embedded default, as specified."""
+    loaded = settings.load(environment={})
+    assert loaded.database_url == "sqlite:///towline.db"
+    kept = loaded.idempotency
+    assert (kept.enabled, kept.ttl_sec) == (True, 86400)
+    assert (kept.max_cached_bytes, kept.store_max_items) == (16384, 200_000)
+
+
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
+    """`TOWLINE_…` with `__` for nesting wins over the file."""
+    file = written(tmp_path, 'database_url = "sqlite:///a.db"\n[idempotency]\nttl_sec = 60\n')
+    loaded = settings.load(file, {"TOWLINE_IDEMPOTENCY__TTL_SEC": "90", "OTHER": "x"})
+    assert (loaded.database_url, loaded.idempotency.ttl_sec) == ("sqlite:///a.db", 90)
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"TOWLINE_DATABSE_URL": "x"}, "did you mean database_url"),
+        ({"TOWLINE_IDEMPOTENCY__TTL": "5"}, "did you mean ttl_sec"),
+        ({"TOWLINE_ZZZ": "5"}, "allowed here: database_url"),
+        ({"TOWLINE_IDEMPOTENCY__ENABLED": "perhaps"}, "idempotency.enabled"),
+        ({"TOWLINE_IDEMPOTENCY__TTL_SEC": "-1"}, "greater than 0"),
+        ({"TOWLINE_STATE_BACKEND": "etcd"}, "'memory', 'sql' or 'redis'"),
+        ({"TOWLINE_DATABASE_URL__HOST": "x", "TOWLINE_DATABASE_URL": "y"}, "database_url"),
+    ],
+)
+def test_bad_settings_name_themselves(environment: dict[str, str], complaint: str) -> None:
+    """A bad setting ends in one line that names it and what is allowed."""
+    with pytest.raises(Rejected, match=complaint) as caught:
+        settings.load(environment=environment)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = ", "[x", "\x00", "unknown = 1", 'idempotency = "no"'])
+def test_bad_files_are_one_line(tmp_path: Path, text: str) -> None:
+    """A file that is no TOML, or sets what does not exist, is one clear line."""
+    with pytest.raises(Rejected) as caught:
+        settings.load(written(tmp_path, text), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A file that was asked for must be there."""
+    with pytest.raises(Rejected, match="absent.toml"):
+        settings.load(tmp_path / "absent.toml", {})

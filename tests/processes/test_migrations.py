@@ -1,0 +1,51 @@
+"""Databases without tables, and databases of a newer Towline."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from tests.processes.crew import Crew
+from tests.servers import psql
+from towline import Idempotency, Rejected
+from towline.store.sqlite_library import sqlite3
+
+PROCESSES = 6
+
+
+def ask(url: str, query: str) -> list[str]:
+    """The rows of a query of one column, as text."""
+    if url.startswith("postgres"):
+        return psql(url, query).split()
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
+        rows = [str(row[0]) for row in db.execute(query).fetchall()]
+        db.commit()
+        return rows
+
+
+def test_processes_that_start_at_once_make_the_tables_once(sql_url: str, crew: Crew) -> None:
+    """Six open an empty database at the same moment: all succeed, with one schema."""
+    children = [crew.start("opener", url=sql_url) for _ in range(PROCESSES)]
+    for child in children:
+        child.hear("ready")
+    for child in children:
+        child.tell("go")
+    for child in children:
+        assert child.hear("open")["size"] == 0
+    assert ask(sql_url, "SELECT version_num FROM towline_version") == ["0001"]
+    if sql_url.startswith("sqlite"):
+        assert ask(sql_url, "SELECT value FROM towline_epoch") == ["0"]
+
+
+async def test_a_newer_database_is_refused(sql_url: str) -> None:
+    """One sentence says which version was found and what to do; nothing is changed."""
+    async with Idempotency.open(sql_url):
+        pass
+    ask(sql_url, "UPDATE towline_version SET version_num = '9999' RETURNING version_num")
+    with pytest.raises(Rejected) as refused:
+        await Idempotency.open(sql_url)
+    assert str(refused.value) == (
+        "the database is at version 9999, newer than this Towline's 0001: upgrade Towline"
+    )
+    assert ask(sql_url, "SELECT version_num FROM towline_version") == ["9999"]
