@@ -1,12 +1,13 @@
 """The handles that users of the library open: one small class per primitive.
 
 Each is a service over a backend that it owns. `open` gives something that can be awaited, or
-entered with `async with`; both connect, so a wrong address shows at once.
+entered with `async with`; both connect, so a wrong address shows at once. `timeout` is the time
+in seconds within which every call to the store ends, with `Unavailable` if it does not answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
@@ -18,11 +19,12 @@ from towline.coordination.ratelimit import RateLimitService
 from towline.coordination.slots import SlotService
 from towline.core.breaker import Limits
 from towline.core.claims import Policy
+from towline.core.horizons import check_horizons
 from towline.errors import Rejected
 from towline.idempotency.service import IdempotencyService
 from towline.ports.clock import Clock
 from towline.telemetry import Audit, audit_to_log
-from towline.wiring import Backend, backend_for
+from towline.wiring import TIMEOUT_SECONDS, Backend, backend_for
 
 if TYPE_CHECKING:
     from towline.store.redis import Redis
@@ -112,9 +114,11 @@ class Idempotency(IdempotencyService):
         max_attempts: int = 3,
         max_cached_bytes: int = 16384,
         max_items: int = 200_000,
+        sources: Collection[str] = (),
         audit: Audit = audit_to_log,
         digest_key: bytes | None = None,
         clock: Clock | None = None,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Opening[Self]:
         policy = Policy(
             microseconds("completed_ttl", completed_ttl),
@@ -122,9 +126,10 @@ class Idempotency(IdempotencyService):
             microseconds("lock_ttl", lock_ttl),
             at_least_one("max_attempts", max_attempts),
         )
+        check_horizons(sources, completed_ttl)
         at_least_one("max_cached_bytes", max_cached_bytes)
         at_least_one("max_items", max_items)
-        backend = backend_for(url, clock)
+        backend = _backend(url, clock, timeout)
         return Opening(
             lambda: cls(backend, policy, max_cached_bytes, max_items, audit, digest_key), backend
         )
@@ -142,8 +147,10 @@ class Locks(LockService):
         self._close = backend.aclose
 
     @classmethod
-    def open(cls, url: str | Redis, *, clock: Clock | None = None) -> Opening[Self]:
-        backend = backend_for(url, clock)
+    def open(
+        cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> Opening[Self]:
+        backend = _backend(url, clock, timeout)
         return Opening(lambda: cls(backend), backend)
 
     async def aclose(self) -> None:
@@ -159,8 +166,10 @@ class Dedup(DedupService):
         self._close = backend.aclose
 
     @classmethod
-    def open(cls, url: str | Redis, *, clock: Clock | None = None) -> Opening[Self]:
-        backend = backend_for(url, clock)
+    def open(
+        cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> Opening[Self]:
+        backend = _backend(url, clock, timeout)
         return Opening(lambda: cls(backend), backend)
 
     async def aclose(self) -> None:
@@ -175,8 +184,10 @@ class RateLimit(RateLimitService):
         self._close = backend.aclose
 
     @classmethod
-    def open(cls, url: str | Redis, *, clock: Clock | None = None) -> Opening[Self]:
-        backend = backend_for(url, clock)
+    def open(
+        cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> Opening[Self]:
+        backend = _backend(url, clock, timeout)
         return Opening(lambda: cls(backend), backend)
 
     async def aclose(self) -> None:
@@ -191,8 +202,10 @@ class Slots(SlotService):
         self._close = backend.aclose
 
     @classmethod
-    def open(cls, url: str | Redis, *, clock: Clock | None = None) -> Opening[Self]:
-        backend = backend_for(url, clock)
+    def open(
+        cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+    ) -> Opening[Self]:
+        backend = _backend(url, clock, timeout)
         return Opening(lambda: cls(backend), backend)
 
     async def aclose(self) -> None:
@@ -221,6 +234,7 @@ class Breaker(BreakerService):
         probe_ttl: float = 60,
         audit: Audit = audit_to_log,
         clock: Clock | None = None,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> Opening[Self]:
         name_of(name, "a breaker's name")
         if isinstance(threshold, bool) or not 0 < threshold <= 1:
@@ -232,7 +246,7 @@ class Breaker(BreakerService):
             microseconds("cooldown", cooldown),
         )
         probe_us = microseconds("probe_ttl", probe_ttl)
-        backend = backend_for(url, clock)
+        backend = _backend(url, clock, timeout)
         return Opening(
             lambda: cls(backend, name, limits, probe_us, audit),
             backend,
@@ -241,6 +255,11 @@ class Breaker(BreakerService):
 
     async def aclose(self) -> None:
         await self._close()
+
+
+def _backend(url: str | Redis, clock: Clock | None, timeout: float) -> Backend:
+    microseconds("timeout", timeout)
+    return backend_for(url, clock, timeout)
 
 
 def create_lock(

@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,10 @@ DEFAULT_FILE = "towline.toml"
 _NOT_SETTINGS = ("TOWLINE_TEST_", "TOWLINE_CONFIG")
 
 
+Seconds = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,12 +34,12 @@ class IdempotencySettings(_Table):
     """How long results are kept, and how much of them."""
 
     enabled: bool = True
-    ttl_sec: float = Field(86400, gt=0)
-    failed_ttl_sec: float = Field(3600, gt=0)
-    lock_ttl_sec: float = Field(300, gt=0)
-    max_attempts: int = Field(3, ge=1)
-    max_cached_bytes: int = Field(16384, ge=1)
-    store_max_items: int = Field(200_000, ge=1)
+    ttl_sec: Seconds = 86400
+    failed_ttl_sec: Seconds = 3600
+    lock_ttl_sec: Seconds = 300
+    max_attempts: Count = 3
+    max_cached_bytes: Count = 16384
+    store_max_items: Count = 200_000
 
 
 class Settings(_Table):

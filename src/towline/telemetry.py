@@ -7,7 +7,6 @@ by default writes a line of JSON to the logger `towline.audit`. Of a key only it
 from __future__ import annotations
 
 import logging
-from collections import Counter as Tally
 from typing import Any, Protocol
 
 import orjson
@@ -61,16 +60,27 @@ class IdempotencyMeter:
     """Counts per source, for one handle and for Prometheus."""
 
     def __init__(self) -> None:
-        self.totals: Tally[str] = Tally()
-        self._children: dict[tuple[str, str], Any] = {}
+        self._cells: dict[tuple[str, str], _Cell] = {}
 
     def count(self, name: str, source: str, amount: int = 1) -> None:
-        self.totals[name] += amount
-        self.totals[f"{name}.{source}"] += amount
-        child = self._children.get((name, source))
-        if child is None:
-            child = self._children[name, source] = _COUNTERS[name].labels(source)
-        child.inc(amount)
+        cell = self._cells.get((name, source))
+        if cell is None:
+            cell = self._cells[name, source] = _Cell(_COUNTERS[name].labels(source))
+        cell.value += amount
+        cell.counter.inc(amount)
 
     def snapshot(self) -> dict[str, int]:
-        return dict.fromkeys(_COUNTED, 0) | dict(self.totals)
+        """In all, by name, and per source as `name.source`."""
+        totals = dict.fromkeys(_COUNTED, 0)
+        for (name, _), cell in self._cells.items():
+            totals[name] += cell.value
+        parts = {f"{name}.{source}": cell.value for (name, source), cell in self._cells.items()}
+        return totals | parts
+
+
+class _Cell:
+    __slots__ = ("counter", "value")
+
+    def __init__(self, counter: Counter) -> None:
+        self.value = 0
+        self.counter = counter

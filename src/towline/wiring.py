@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from towline.store.redis import Redis
     from towline.store.sql import Database
 
+TIMEOUT_SECONDS = 5.0
 _SQL_SCHEMES = ("sqlite", "postgresql", "postgres")
 SCHEMES = "memory://, sqlite:///FILE, postgresql://…, redis://…"
 
@@ -44,8 +45,13 @@ class Backend:
     aclose: Callable[[], Awaitable[None]]
 
 
-def backend_for(store: str | Redis, clock: Clock | None = None) -> Backend:
-    """The backend that a URL (or a Redis connection) names; it connects at its first use."""
+def backend_for(
+    store: str | Redis, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+) -> Backend:
+    """The backend that a URL names, or a Redis connection, which has its own time limit.
+
+    It connects at its first use; each call to it ends within `timeout` seconds.
+    """
     clock = clock or SystemClock()
     if not isinstance(store, str):
         return _on_redis(store, clock)
@@ -53,27 +59,31 @@ def backend_for(store: str | Redis, clock: Clock | None = None) -> Backend:
     if scheme == "memory":
         return _on_memory(store.partition("://")[2], clock)
     if scheme in _SQL_SCHEMES:
-        return _on_sql(database_for(store, clock), clock)
+        return _on_sql(database_for(store, clock, timeout), clock)
     if scheme in ("redis", "rediss"):
         from towline.store.redis import Redis
 
-        return _on_redis(Redis(store, clock=clock), clock)
+        return _on_redis(Redis(store, clock=clock, timeout=timeout), clock)
     raise Rejected(f"a store URL starts with one of {SCHEMES}; not with {scheme or store[:20]!r}")
 
 
-def database_for(url: str, clock: Clock | None = None) -> Database:
+def database_for(
+    url: str, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+) -> Database:
     """The SQL database that a URL names; it connects at its first use."""
     clock = clock or SystemClock()
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
         from towline.store.sqlite import Sqlite
 
-        return Sqlite(url, clock)
+        return Sqlite(url, clock, timeout)
     if scheme in _SQL_SCHEMES:
         from towline.store.postgres import Postgres
 
-        return Postgres(url, clock)
-    raise Rejected(f"a database URL is sqlite:///FILE or postgresql://…; not {scheme or url[:20]!r}")
+        return Postgres(url, clock, timeout)
+    raise Rejected(
+        f"a database URL is sqlite:///FILE or postgresql://…; not {scheme or url[:20]!r}"
+    )
 
 
 _named_memory: dict[str, Backend] = {}

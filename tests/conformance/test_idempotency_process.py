@@ -273,6 +273,16 @@ def test_bad_options_are_rejected(option: str, value: Any) -> None:
         Idempotency.open("memory://", **{option: value})
 
 
+def test_a_ttl_below_the_senders_horizon_is_refused() -> None:
+    """GitHub may redeliver for three days, so a record must live as long; Slack asks for less."""
+    with pytest.raises(Rejected, match=r"completed_ttl.*github"):
+        Idempotency.open("memory://", sources=["slack", "github"])
+    with pytest.raises(Rejected, match="unknown source"):
+        Idempotency.open("memory://", sources=["telegram"])
+    Idempotency.open("memory://", sources=["github", "gitlab"], completed_ttl=4 * 86_400)
+    Idempotency.open("memory://", sources=["slack"])
+
+
 # ---------------------------------------------------------------------- looking and redelivery
 
 

@@ -1,4 +1,4 @@
-"""Two ways to reach an ASGI app: over real HTTP, and by calling it."""
+"""Two ways to reach an ASGI app, over real HTTP and by calling it; and a clock to set ahead."""
 
 from __future__ import annotations
 
@@ -13,10 +13,23 @@ from typing import Any
 import httpx2
 import uvicorn
 
+from towline.store.clock import SystemClock
 from towline.web.exchange import App, Message, Scope
 
 DEADLINE = 20.0
 JSON = (b"content-type", b"application/json")
+
+
+class Ahead(SystemClock):
+    """A clock that can be set ahead."""
+
+    seconds = 0.0
+
+    def now_us(self) -> int:
+        return super().now_us() + int(self.seconds * 1e6)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.seconds
 
 
 class Server(uvicorn.Server):

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 import towline
 from tests.fault_proxy import FaultProxy
 from tests.servers import at_port
-from tests.web.asgi_client import DEADLINE, serving
+from tests.web.asgi_client import DEADLINE, Ahead, Reply, call, serving
 from tests.web.payment_apps import (
     KEY,
     ORDER,
@@ -97,8 +97,32 @@ async def test_an_event_stream_is_never_kept() -> None:
     assert assert_problem(second, 200, "result_not_kept")["reason"] == "event_stream"
 
 
-async def test_the_answer_is_recorded_when_the_client_has_it(sqlite_url: str) -> None:
-    """Neither a later empty message nor a background task leaves a moment of `in_flight`."""
+@pytest.mark.parametrize("split", [False, True])
+async def test_the_answer_is_recorded_before_the_client_has_it(split: bool) -> None:
+    """Whoever retries in the moment of the last byte gets a replay, and not `in_flight`."""
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"7")] if split else []
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"charged", "more_body": split})
+        if split:
+            await send({"type": "http.response.body"})
+
+    app = towline.IdempotencyMiddleware(inner, store_url="memory://")
+    retries: list[Reply] = []
+
+    class Eager(Reply):
+        async def take(self, message: Message) -> None:
+            await super().take(message)
+            if message.get("body"):
+                retries.append(await call(app))
+
+    await call(app, reply=Eager())
+    assert [(retry.body, retry.replayed) for retry in retries] == [(b"charged", True)]
+
+
+async def test_work_after_the_answer_needs_no_claim(sqlite_url: str) -> None:
+    """A background task, behind a middleware that splits the answer, outlives the lock."""
     proceed, done = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
@@ -111,16 +135,15 @@ async def test_the_answer_is_recorded_when_the_client_has_it(sqlite_url: str) ->
     async def pass_through(request: Request, call_next: RequestResponseEndpoint) -> Response:
         return await call_next(request)
 
-    guarded = starlette_app(endpoint, store_url=sqlite_url, lock_ttl=0.2)
+    clock = Ahead()
+    guarded = starlette_app(endpoint, store_url=sqlite_url, lock_ttl=0.2, clock=clock)
     guarded.router.middleware_stack = BaseHTTPMiddleware(guarded.router.app, pass_through)
-    async with serving(guarded) as client:
-        for number in range(20):
-            key = {"Idempotency-Key": f"order-{number}"}
-            answers = [await client.post("/payments", headers=key) for _ in range(2)]
-            assert [a.headers.get("idempotent-replayed") for a in answers] == [None, "true"]
+    async with serving(guarded) as client, asyncio.timeout(DEADLINE):
+        assert (await pay(client)).text == "charged"
+        clock.seconds += 3600
+        assert (await pay(client)).headers["idempotent-replayed"] == "true"
         proceed.set()
-        async with asyncio.timeout(DEADLINE):
-            await done.wait()
+        await done.wait()
 
 
 # ---------------------------------------------------------------------- clients and stores that go
@@ -181,6 +204,7 @@ async def test_a_client_that_leaves_loses_nothing(local_url: str) -> None:
         await till.entered.wait()
         writer.transport.abort()
         await left.wait()
+        assert_problem(await pay(client), 409, "in_flight")
         assert not heard.is_set()
         till.gate.set()
         while (again := await pay(client)).status_code == 409:
@@ -201,8 +225,11 @@ async def test_without_its_store_nothing_runs(url: str) -> None:
     assert (till.charges, unguarded.status_code) == ([], 200)
 
 
-async def test_a_store_that_is_lost_meanwhile_does_not_take_the_answer(redis_url: str) -> None:
-    """The work was done: its answer goes out, and the key is not free for another run."""
+@pytest.mark.parametrize("fault", ["cut", "swallow_requests"])
+async def test_a_store_that_is_lost_meanwhile_does_not_take_the_answer(
+    redis_url: str, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work was done: its answer goes out soon, and the key is not free for another run."""
     till = Till()
     till.gate.clear()
     port = httpx2.URL(redis_url).port or 6379
@@ -211,11 +238,13 @@ async def test_a_store_that_is_lost_meanwhile_does_not_take_the_answer(redis_url
         async with serving(app) as client, asyncio.timeout(DEADLINE):
             first = asyncio.create_task(pay(client))
             await till.entered.wait()
-            proxy.cut()
+            getattr(proxy, fault)()
             till.gate.set()
-            assert (await first).status_code == 201
+            async with asyncio.timeout(DEADLINE / 4):
+                assert (await first).status_code == 201
             proxy.restore()
             while (again := await pay(client)).status_code == 503:
                 assert again.json()["code"] == "store_unavailable"
     assert again.status_code in (201, 409)
     assert len(till.charges) == 1
+    assert fault != "cut" or "result_not_recorded" in caplog.text

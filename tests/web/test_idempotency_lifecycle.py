@@ -18,25 +18,12 @@ from starlette.routing import Route
 import towline
 from tests.fault_proxy import FaultProxy
 from tests.servers import at_port
-from tests.web.asgi_client import DEADLINE, JSON, Reply, call, scope_of
+from tests.web.asgi_client import DEADLINE, JSON, Ahead, Reply, call, scope_of
 from tests.web.payment_apps import Till, plain_app
 from towline.errors import LeaseLost
-from towline.store.clock import SystemClock
 from towline.web.exchange import Message, Receive, Scope, Send
 
 MEMORY = "memory://"
-
-
-class Ahead(SystemClock):
-    """A clock that can be set ahead."""
-
-    seconds = 0.0
-
-    def now_us(self) -> int:
-        return super().now_us() + int(self.seconds * 1e6)
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.seconds
 
 
 def closed_till(**options: Any) -> tuple[Till, towline.IdempotencyMiddleware]:
@@ -237,6 +224,17 @@ async def test_an_answer_that_lost_its_claim_does_not_look_whole() -> None:
     assert reply.chunks == []
 
 
+@pytest.mark.parametrize(("lock_ttl", "seconds"), [(0.4, b"1"), (300, b"5")])
+async def test_retry_after_is_neither_nothing_nor_for_ever(lock_ttl: float, seconds: bytes) -> None:
+    """Whole seconds, at least one; the lock's own end is the worst case and not the advice."""
+    till, app = closed_till(lock_ttl=lock_ttl)
+    first = asyncio.create_task(call(app))
+    await till.entered.wait()
+    assert (await call(app)).header(b"retry-after") == seconds
+    till.gate.set()
+    await first
+
+
 @pytest.mark.parametrize(("on_crash", "code"), [("park", "indeterminate"), ("fail", "failed")])
 async def test_what_a_dead_process_left_is_not_run_again(on_crash: Any, code: str) -> None:
     """With these policies a person, or a new key, has to decide."""
@@ -315,14 +313,27 @@ async def test_a_wrong_store_stops_the_start() -> None:
 
 
 async def test_the_shutdown_waits_for_abandoned_requests(sqlite_url: str) -> None:
-    """The work of clients that have left is recorded before the store closes."""
-    till, app = closed_till(store_url=sqlite_url)
+    """The work of clients that have left is done before the app closes, and is recorded."""
+    till, order = Till(), []
+    till.gate.clear()
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await plain_app(till)(scope, receive, send)
+            order.append("answered")
+            return
+        for stage in ("startup", "shutdown"):
+            order.append((await receive())["type"])
+            await send({"type": f"lifespan.{stage}.complete"})
+
+    app = towline.IdempotencyMiddleware(inner, store_url=sqlite_url)
     async with lifespan(app):
         first = asyncio.create_task(call(app))
         await till.entered.wait()
         first.cancel()
         await asyncio.wait({first})
-        asyncio.get_running_loop().call_soon(till.gate.set)
+        asyncio.get_running_loop().call_later(0.05, till.gate.set)
+    assert order == ["lifespan.startup", "answered", "lifespan.shutdown"]
     assert (await call(app)).replayed
     await app.aclose()
 

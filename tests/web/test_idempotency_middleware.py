@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 
 import httpx2
@@ -13,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
 import towline
-from tests.web.asgi_client import DEADLINE, serving
+from tests.web.asgi_client import DEADLINE, call, serving
 from tests.web.payment_apps import (
     FRAMEWORKS,
     KEY,
@@ -98,6 +99,17 @@ def test_a_client_without_a_lifespan_gets_replays(local_url: str) -> None:
     second = client.post("/payments", json=ORDER, headers=KEY)
     assert (first.status_code, second.json()) == (201, first.json())
     assert len(till.charges) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_is_left_behind_with_its_loop(redis_url: str) -> None:
+    """One that belongs to a loop that has ended is not used again."""
+    till = Till()
+    app = app_for("asgi", till, store_url=redis_url)
+    replies = [asyncio.run(call(app)) for _ in range(2)]
+    assert [reply.replayed for reply in replies] == [False, True]
+    del app
+    gc.collect()
 
 
 @pytest.mark.parametrize("framework", ["fastapi", "starlette", "litestar", "litestar route"])

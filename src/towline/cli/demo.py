@@ -181,13 +181,14 @@ def _finish_one_then_hear_all(pipes: list[Connection]) -> list[str]:
     fates: list[str] = []
     waiting = list(pipes)
     while waiting:
-        for pipe in multiprocessing.connection.wait(waiting, _PATIENCE):
-            word = heard(pipe)  # type: ignore[arg-type]
-            if word == "started":
-                pipe.send("go on")  # type: ignore[union-attr]
-            else:
-                fates.append(word)
-                waiting.remove(pipe)  # type: ignore[arg-type]
+        ready = multiprocessing.connection.wait(waiting, _PATIENCE)
+        pipe = next((pipe for pipe in waiting if pipe in ready), waiting[0])
+        word = heard(pipe)
+        if word == "started":
+            pipe.send("go on")
+        else:
+            fates.append(word)
+            waiting.remove(pipe)
     return fates
 
 
@@ -219,7 +220,9 @@ def act_collision(folder: str) -> Act:
 
     outcome = asyncio.run(work())
     return Act(
-        "the same key with another payload", outcome, outcome == "collision at /check_run/conclusion"
+        "the same key with another payload",
+        outcome,
+        outcome == "collision at /check_run/conclusion",
     )
 
 

@@ -102,10 +102,31 @@ class Change(NamedTuple):
     keep_us: int
     fresh: int
 
-    @property
-    def is_result(self) -> bool:
-        """Whether this records an outcome and touches nothing else of the record."""
-        return self.attempts is None and not self.bump and self.status != PROCESSING
+
+class Result(NamedTuple):
+    """The outcome of a claim, in the order of the store's columns.
+
+    It is applied only while the record is being processed under this token. A run id or an error
+    that is None keeps the stored one; completing clears the error.
+    """
+
+    tenant: str
+    key: str
+    token: int
+    status: str
+    response: str | None
+    tombstone: int
+    run_id: str | None
+    error: str | None
+    definitive: int
+    keep_us: int
+
+    def as_change(self) -> Change:
+        return Change(
+            self.tenant, self.key, self.token, PROCESSING, self.status, 0, None, None, None, None,
+            self.response, self.tombstone, self.run_id, self.error, self.definitive, None, 0,
+            self.keep_us, 0,
+        )  # fmt: skip
 
 
 class Verdict(NamedTuple):
@@ -162,61 +183,41 @@ def take_over(record: Record, draft: Draft, attempts: int, fresh: bool = False) 
 
 def _verdict_on_crash(record: Record, status: str, policy: Policy) -> Change:
     keep = FOREVER_US if status == PARKED else policy.failed_us
-    return _settled(record.tenant, record.key, record.token, status, keep)._replace(
-        bump=1, error=CRASHED, definitive=1
-    )
+    return _changed(record, status, keep)._replace(bump=1, error=CRASHED, definitive=1)
 
 
-def _settled(tenant: str, key: str, token: int, status: str, keep_us: int) -> Change:
+def _changed(record: Record, status: str, keep_us: int) -> Change:
     return Change(
-        tenant, key, token, PROCESSING, status, 0, None, None, None, None,
+        record.tenant, record.key, record.token, record.status, status, 0, None, None, None, None,
         None, 0, None, None, 0, None, 0, keep_us, 0,
     )  # fmt: skip
 
 
-def completed(
-    tenant: str, key: str, token: int, response: str, tombstone: bool, run_id: str | None, keep: int
-) -> Change:
-    return Change(
-        tenant, key, token, PROCESSING, COMPLETED, 0, None, None, None, None,
-        response, int(tombstone), run_id, None, 0, None, 0, keep, 0,
-    )  # fmt: skip
-
-
-def failed(
-    tenant: str, key: str, token: int, error: str, definitive: bool, policy: Policy
-) -> Change:
-    """A failure; a definitive one is a result like any other and lives as long."""
-    keep = policy.completed_us if definitive else policy.failed_us
-    settled = _settled(tenant, key, token, FAILED, keep)
-    return settled._replace(error=error, definitive=int(definitive))
-
-
 def extended(tenant: str, key: str, token: int, lock_us: int, keep_us: int) -> Change:
-    settled = _settled(tenant, key, token, PROCESSING, keep_us)
-    return settled._replace(lock_us=lock_us)
+    return Change(
+        tenant, key, token, PROCESSING, PROCESSING, 0, None, None, None, None,
+        None, 0, None, None, 0, None, lock_us, keep_us, 0,
+    )  # fmt: skip
 
 
 def released(record: Record, policy: Policy) -> Change:
     """Give the key back as if this claim had not been made: its attempt does not count."""
-    settled = _settled(record.tenant, record.key, record.token, FAILED, policy.failed_us)
-    return settled._replace(attempts=record.attempts - 1, error=record.error)
+    return _changed(record, FAILED, policy.failed_us)._replace(attempts=record.attempts - 1)
 
 
 def reopened(record: Record, policy: Policy) -> Change:
     """A person lets a failed or parked key run again, with its attempts restored."""
-    settled = _settled(record.tenant, record.key, record.token, FAILED, policy.failed_us)
-    return settled._replace(expect=record.status, bump=1, attempts=0, error=record.error)
+    return _changed(record, FAILED, policy.failed_us)._replace(bump=1, attempts=0)
 
 
-def already_settled(record: Record | None, change: Change) -> bool:
-    """Whether a swap that found no match is our own earlier one whose answer was lost."""
+def already_recorded(record: Record | None, result: Result) -> bool:
+    """Whether a result that found no match is our own earlier one whose answer was lost."""
     return (
         record is not None
-        and record.token == change.token
-        and record.status == change.status
-        and record.status != PROCESSING
-        and (record.response, record.error) == (change.response, change.error)
+        and record.token == result.token
+        and record.status == result.status
+        and record.response == result.response
+        and (result.error is None or record.error == result.error)
     )
 
 

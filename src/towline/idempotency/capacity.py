@@ -21,11 +21,15 @@ class Capacity:
         self._admitted_unseen = 0
         self._measuring = asyncio.Lock()
 
-    async def admit(self) -> bool:
-        """Whether one more record may be put."""
+    def take(self) -> bool:
+        """Whether one more record may be put, as far as is known."""
         if self._admitted_unseen > 0:
             self._admitted_unseen -= 1
             return True
+        return False
+
+    async def admit(self) -> bool:
+        """Whether one more record may be put, after a look at the store and some tidying."""
         async with self._measuring:
             if self._admitted_unseen <= 0:
                 self._admitted_unseen = await self._room()

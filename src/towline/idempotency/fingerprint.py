@@ -30,14 +30,18 @@ def storable_text(text: str, what: str) -> str:
     """A name that every store can hold."""
     if not isinstance(text, str) or not text:
         raise Rejected(f"{what} is a text of at least one character, not {text!r}")
-    if not text.isprintable() or len(text) > _LONGEST_PLAIN:
-        raise Rejected(f"{what} is printable text of at most {_LONGEST_PLAIN} characters")
+    if not text.isprintable() or not _is_short(text):
+        raise Rejected(f"{what} is printable text of at most {_LONGEST_PLAIN} bytes")
     return text
 
 
 def storable_key(text: str) -> str:
     """The key itself; or, where a store could not hold or index it, a digest marked as one."""
-    if len(text) <= _LONGEST_PLAIN and "\x00" not in text and _MARK not in text:
+    if _is_short(text) and "\x00" not in text and _MARK not in text:
         return text
     shown = text[:64].replace("\x00", "").replace(_MARK, "")
     return f"{shown}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _LONGEST_PLAIN and (text.isascii() or len(text.encode()) <= _LONGEST_PLAIN)

@@ -5,13 +5,14 @@ The rules are `core.claims`; this module only carries them to the store and back
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from typing import Any
 
 from towline.core import claims, keys
 from towline.core.canonical import differing_pointers
-from towline.core.claims import Change, Draft, OnCrash, Policy
+from towline.core.claims import Change, Draft, OnCrash, Policy, Result
 from towline.errors import Rejected, StoreFull, Transient
 from towline.idempotency.capacity import Capacity
 from towline.idempotency.fingerprint import fingerprint, storable_key, storable_text
@@ -22,7 +23,8 @@ from towline.ports.records import Put, RecordStore, Swapped
 from towline.telemetry import Audit
 
 _CONTENTION_ROUNDS = 16
-_SETTLE_TRIES = 3
+_SETTLE_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.02
 
 KeyLike = keys.Key | str
 
@@ -50,13 +52,16 @@ class Ledger:
 
     # ------------------------------------------------------------------ claiming
 
-    async def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
-        if on_crash not in ("retry", "park", "fail"):
-            raise Rejected(f"on_crash is one of retry, park, fail; not {on_crash!r}")
+    async def prepare(self) -> None:
+        """Fetch what drafts need; at once done after the first time."""
         if self._digest_key is None:
             self._digest_key = await self._records.digest_key()
+
+    def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
+        if on_crash not in ("retry", "park", "fail"):
+            raise Rejected(f"on_crash is one of retry, park, fail; not {on_crash!r}")
         parsed = keys.parse(key) if isinstance(key, str) else key
-        payload_hash, digests = fingerprint(payload, self._digest_key)
+        payload_hash, digests = fingerprint(payload, self._digest_key or b"")
         return Draft(
             storable_text(tenant, "tenant"),
             storable_key(str(parsed)),
@@ -82,7 +87,7 @@ class Ledger:
         raise Transient("the key changed hands too often to be claimed; try again")
 
     async def _put(self, draft: Draft) -> Put:
-        if await self._capacity.admit():
+        if self._capacity.take() or await self._capacity.admit():
             return await self._records.put(draft)
         found = await self._records.read(draft.tenant, draft.key)
         if found.existing is None:
@@ -164,31 +169,44 @@ class Ledger:
 
     # ------------------------------------------------------------------ settling
 
-    async def settle(self, change: Change) -> bool:
-        """Apply a change, trying again where the outcome is unknown."""
-        swapped = await self._swap_persistently(change)
-        if swapped is not None:
-            await self._wake(change.tenant, change.key, swapped.awaited)
+    async def settle(self, result: Result) -> bool:
+        """Record a result, trying again where the outcome is unknown."""
+        settled = await self._settle_persistently(result)
+        if settled is not None:
+            if settled.awaited:
+                await self._wake(result.tenant, result.key, settled.awaited)
             return True
-        found = await self._records.read(change.tenant, change.key)
-        return claims.already_settled(found.existing, change)
+        found = await self._records.read(result.tenant, result.key)
+        return claims.already_recorded(found.existing, result)
 
-    async def _swap_persistently(self, change: Change) -> Swapped | None:
-        for _ in range(_SETTLE_TRIES - 1):
+    async def _settle_persistently(self, result: Result) -> Swapped | None:
+        """Try again while failures come quickly; a silent store costs one deadline, not several."""
+        give_up_at = self._clock.monotonic() + _SETTLE_SECONDS
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
             try:
-                return await self._records.swap(change)
+                return await self._records.settle(result)
             except Transient:
-                continue
-        return await self._records.swap(change)
+                if self._clock.monotonic() + pause > give_up_at:
+                    raise
+            await asyncio.sleep(pause)
+            pause *= 2
 
-    async def settle_within(self, connection: Any, change: Change) -> bool:
-        join = getattr(self._records, "swap_within", None)
+    async def settle_within(self, connection: Any, result: Result) -> bool:
+        join = getattr(self._records, "settle_within", None)
         if join is None:
             raise Rejected("only SQLite and PostgreSQL stores can join a caller's transaction")
-        return await join(connection, change) is not None
+        return await join(connection, result) is not None
+
+    async def change(self, change: Change) -> bool:
+        """Apply a change that is neither a claim nor a result."""
+        swapped = await self._records.swap(change)
+        if swapped is not None and swapped.awaited:
+            await self._wake(change.tenant, change.key, swapped.awaited)
+        return swapped is not None
 
     async def _wake(self, tenant: str, key: str, addresses: str) -> None:
-        for address in addresses.split(" ") if addresses else ():
+        for address in addresses.split():
             await self._mailbox.post(address, topic_of(tenant, key))
 
     async def find(self, key: KeyLike, tenant: str) -> Put:

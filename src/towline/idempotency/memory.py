@@ -6,7 +6,7 @@ import itertools
 import secrets
 from typing import TypeVar
 
-from towline.core.claims import COMPLETED, FAILED, PARKED, PROCESSING, Change, Draft, Record
+from towline.core.claims import COMPLETED, FAILED, PARKED, PROCESSING, Change, Draft, Record, Result
 from towline.ports.clock import Clock
 from towline.ports.records import Put, Swapped
 
@@ -57,6 +57,9 @@ class MemoryRecords:
         )  # fmt: skip
         waiting = () if change.status == PROCESSING else self._awaited.pop(place, ())
         return Swapped(token, " ".join(waiting))
+
+    async def settle(self, result: Result) -> Swapped | None:
+        return await self.swap(result.as_change())
 
     async def read(self, tenant: str, key: str) -> Put:
         return Put(None, self._records.get((tenant, key)), self._clock.now_us())

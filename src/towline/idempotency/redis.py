@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from towline.core.claims import FOREVER_US, Change, Draft, Record
+from towline.core.claims import FOREVER_US, Change, Draft, Record, Result
 from towline.ports.records import Put, Swapped
 from towline.store.redis import Redis
 
@@ -217,6 +217,9 @@ class RedisRecords:
             return None
         new_token, _, awaited = swapped.partition(" ")
         return Swapped(int(new_token), awaited)
+
+    async def settle(self, result: Result) -> Swapped | None:
+        return await self.swap(result.as_change())
 
     async def read(self, tenant: str, key: str) -> Put:
         now, found = await self._read(_place(tenant, key))

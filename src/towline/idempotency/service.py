@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
 from towline.core import claims, keys
-from towline.core.claims import Draft, OnCrash, Policy
+from towline.core.claims import Draft, OnCrash, Policy, Result
 from towline.errors import (
     Definitive,
     Exhausted,
@@ -74,7 +74,8 @@ class IdempotencyService:
         self, key: KeyLike, tenant: str, payload: Any, *, on_crash: OnCrash = "retry"
     ) -> Claim:
         """Claim a key, or learn why it cannot be claimed."""
-        draft = await self._ledger.draft(key, tenant, payload, on_crash)
+        await self._ledger.prepare()
+        draft = self._ledger.draft(key, tenant, payload, on_crash)
         claim = await self._ledger.claim(draft)
         self._count(claim)
         return claim
@@ -97,22 +98,25 @@ class IdempotencyService:
     ) -> bool:
         """Record the result. With `connection`, as part of the caller's own SQL transaction."""
         text, tombstone = encode_response(response, self._max_cached_bytes)
-        change = claims.completed(
-            claim.tenant, claim.key, claim.token, text, tombstone, run_id, self.policy.completed_us
-        )
+        result = Result(
+            claim.tenant, claim.key, claim.token, claims.COMPLETED, text, int(tombstone),
+            run_id, None, 0, self.policy.completed_us,
+        )  # fmt: skip
         if connection is not None:
-            settled = await self._ledger.settle_within(connection, change)
+            settled = await self._ledger.settle_within(connection, result)
         else:
-            settled = await self._ledger.settle(change)
+            settled = await self._ledger.settle(result)
         self._meter.count("completed" if settled else "stale", claim.source)
         return settled
 
     async def fail(self, claim: Claim, error: str, *, definitive: bool = False) -> bool:
         """Record a failure: one to be replayed if definitive, else free for the next attempt."""
-        change = claims.failed(
-            claim.tenant, claim.key, claim.token, str(error), definitive, self.policy
-        )
-        settled = await self._ledger.settle(change)
+        keep_us = self.policy.completed_us if definitive else self.policy.failed_us
+        result = Result(
+            claim.tenant, claim.key, claim.token, claims.FAILED, None, 0,
+            None, str(error), int(definitive), keep_us,
+        )  # fmt: skip
+        settled = await self._ledger.settle(result)
         self._meter.count("failed" if settled else "stale", claim.source)
         return settled
 
@@ -127,7 +131,7 @@ class IdempotencyService:
         record = (await self._records.read(claim.tenant, claim.key)).existing
         if record is None or record.token != claim.token:
             return False
-        return await self._ledger.settle(claims.released(record, self.policy))
+        return await self._ledger.change(claims.released(record, self.policy))
 
     # ------------------------------------------------------------------ around a handler
 
@@ -144,7 +148,8 @@ class IdempotencyService:
         """Run the handler unless the key was handled already; then return what it returned."""
         if wait is not None and not wait > 0:
             raise Rejected(f"wait is a number of seconds above zero, or None; not {wait!r}")
-        draft = await self._ledger.draft(key, tenant, payload, on_crash)
+        await self._ledger.prepare()
+        draft = self._ledger.draft(key, tenant, payload, on_crash)
         claim = await self._ledger.claim(draft)
         self._count(claim)
         if claim.status == "processing" and wait is not None:
@@ -258,7 +263,7 @@ class IdempotencyService:
             seconds = (record.lock_expires_us - found.now) / 1e6
             raise InFlight("the key is being worked on and cannot be redelivered now", seconds)
         if record.status != claims.COMPLETED:
-            await self._ledger.settle(claims.reopened(record, self.policy))
+            await self._ledger.change(claims.reopened(record, self.policy))
         self._audit(
             "REDELIVERED",
             key_prefix=keys.prefix(record.key),

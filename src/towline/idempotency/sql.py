@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Sequence
+from operator import itemgetter
 from typing import Any
 
-from towline.core.claims import Change, Draft, Record
+from towline.core.claims import Change, Draft, Record, Result
 from towline.ports.records import Put, Swapped
 from towline.store.coalesce import Coalescer
 from towline.store.sql import Database, Row, Statement
@@ -75,11 +77,7 @@ SWAP = Statement(
 
 SETTLE = Statement(
     "settle",
-    {
-        "tenant": "text", "key": "text", "token": "bigint", "status": "text", "response": "text",
-        "tombstone": "bigint", "run_id": "text", "error": "text", "definitive": "bigint",
-        "keep_us": "bigint",
-    },
+    {name: "bigint" if name in _NUMBERS else "text" for name in Result._fields},
     """
     UPDATE towline_records SET
       status = b.status,
@@ -98,7 +96,7 @@ SETTLE = Statement(
     RETURNING towline_records.tenant, towline_records.key, towline_records.token,
       towline_records.awaited
     """,
-)  # fmt: skip
+)
 
 ATTACH = Statement(
     "attach",
@@ -142,9 +140,7 @@ EVICT = Statement(
     """,
 )
 
-SIZE = Statement(
-    "size", {"unused": "bigint"}, "SELECT count(*) FROM towline_records", writes=False
-)
+SIZE = Statement("size", {"unused": "bigint"}, "SELECT count(*) FROM towline_records", writes=False)
 
 KEEP_SECRET = Statement(
     "keep secret",
@@ -168,31 +164,33 @@ _DIGEST_KEY = "idempotency digest key"
 class SqlRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._puts: Coalescer[Draft, Put] = Coalescer(self._fly_puts, key=lambda d: d[:2])
-        self._swaps: Coalescer[Change, Swapped | None] = Coalescer(
-            self._fly_swaps, key=lambda c: c[:2]
-        )
+        self._puts: Coalescer[Draft, Put] = Coalescer(self._fly_puts, key=_place)
+        self._results: Coalescer[Result, Swapped | None] = Coalescer(self._fly_results, key=_place)
+        self._swaps: Coalescer[Change, Swapped | None] = Coalescer(self._fly_swaps, key=_place)
         self._reads: Coalescer[tuple[str, str], Put] = Coalescer(self._fly_reads)
         self._attachments: Coalescer[tuple[str, str, int, str], bool] = Coalescer(
-            self._fly_attachments, key=lambda a: a[:2]
+            self._fly_attachments, key=_place
         )
 
-    async def put(self, draft: Draft) -> Put:
-        return await self._puts.submit(draft)
+    def put(self, draft: Draft) -> Awaitable[Put]:
+        return self._puts.submit(draft)
 
-    async def swap(self, change: Change) -> Swapped | None:
-        return await self._swaps.submit(change)
+    def settle(self, result: Result) -> Awaitable[Swapped | None]:
+        return self._results.submit(result)
 
-    async def swap_within(self, connection: Any, change: Change) -> Swapped | None:
-        """Swap as part of the caller's own transaction."""
-        rows = await self._database.bind(connection)(SETTLE, [_settlement(change)])
+    def swap(self, change: Change) -> Awaitable[Swapped | None]:
+        return self._swaps.submit(change)
+
+    async def settle_within(self, connection: Any, result: Result) -> Swapped | None:
+        """Settle as part of the caller's own transaction."""
+        rows = await self._database.bind(connection)(SETTLE, [result])
         return Swapped(rows[0][2], rows[0][3]) if rows else None
 
-    async def read(self, tenant: str, key: str) -> Put:
-        return await self._reads.submit((tenant, key))
+    def read(self, tenant: str, key: str) -> Awaitable[Put]:
+        return self._reads.submit((tenant, key))
 
-    async def attach(self, tenant: str, key: str, token: int, address: str) -> bool:
-        return await self._attachments.submit((tenant, key, token, address))
+    def attach(self, tenant: str, key: str, token: int, address: str) -> Awaitable[bool]:
+        return self._attachments.submit((tenant, key, token, address))
 
     async def _fly_puts(self, drafts: list[Draft]) -> list[Put]:
         """The losers are read at once: who stands there may be ourselves, our answer lost."""
@@ -204,15 +202,18 @@ class SqlRecords:
             for draft in drafts
         ]
 
+    async def _fly_results(self, results: list[Result]) -> list[Swapped | None]:
+        return await self._fly(SETTLE, results)
+
     async def _fly_swaps(self, changes: list[Change]) -> list[Swapped | None]:
-        """Results, which are nearly all swaps, take a narrower statement than changes of hands."""
-        results = [_settlement(change) for change in changes if change.is_result]
-        others = [change for change in changes if not change.is_result]
-        rows = await self._database.run(SETTLE, results) if results else []
-        if others:
-            rows = [*rows, *await self._database.run(SWAP, others)]
+        return await self._fly(SWAP, changes)
+
+    async def _fly(
+        self, statement: Statement, items: Sequence[Result | Change]
+    ) -> list[Swapped | None]:
+        rows = await self._database.run(statement, items)
         done = {(row[0], row[1]): Swapped(row[2], row[3]) for row in rows}
-        return [done.get(change[:2]) for change in changes]
+        return [done.get((item[0], item[1])) for item in items]
 
     async def _fly_reads(self, places: list[tuple[str, str]]) -> list[Put]:
         rows = await self._database.run(READ, places)
@@ -247,8 +248,4 @@ def _record_of(row: Row) -> Record | None:
     return None if row[2] is None else Record._make(row[2:])
 
 
-def _settlement(change: Change) -> Row:
-    return (
-        change.tenant, change.key, change.token, change.status, change.response,
-        change.tombstone, change.run_id, change.error, change.definitive, change.keep_us,
-    )  # fmt: skip
+_place = itemgetter(0, 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,7 +55,7 @@ class Claim:
     parked: bool = False
     recovered: bool = False
     retry_after: float = 0.0
-    pointers: list[str] = field(default_factory=list)
+    pointers: Sequence[str] = ()
     on_crash: str = "retry"
     claimed_at: float = 0.0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
-from towline.core.claims import Change, Draft, Record
+from towline.core.claims import Change, Draft, Record, Result
 
 
 class Put(NamedTuple):
@@ -22,19 +23,23 @@ class Swapped(NamedTuple):
 
 
 class RecordStore(Protocol):
-    async def put(self, draft: Draft) -> Put:
+    def put(self, draft: Draft) -> Awaitable[Put]:
         """Store a new record with a new token and one attempt, if there is none under its key."""
         ...
 
-    async def swap(self, change: Change) -> Swapped | None:
+    def settle(self, result: Result) -> Awaitable[Swapped | None]:
+        """Record a result if the record is still being processed under its token."""
+        ...
+
+    def swap(self, change: Change) -> Awaitable[Swapped | None]:
         """Apply a change if the record still has the expected token and status."""
         ...
 
-    async def read(self, tenant: str, key: str) -> Put:
+    def read(self, tenant: str, key: str) -> Awaitable[Put]:
         """The record as it stands (`token` is None), and the store's time."""
         ...
 
-    async def attach(self, tenant: str, key: str, token: int, address: str) -> bool:
+    def attach(self, tenant: str, key: str, token: int, address: str) -> Awaitable[bool]:
         """Ask for a post to `address` when the record is settled; False if it already is."""
         ...
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from towline.errors import Transient
+from towline.errors import Transient, Unavailable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -80,9 +80,16 @@ class Coalescer(Generic[Item, Result]):
         self._waiting.extendleft(reversed(held_back))
         return passengers
 
-    async def _run(self, passengers: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+    async def _run(
+        self,
+        passengers: list[tuple[Item, asyncio.Future[Result]]],
+        behind: Sequence[tuple[Item, asyncio.Future[Result]]] = (),
+    ) -> None:
+        """Without a store nobody flies: who waits must not wait for one deadline after the other."""
         try:
             results = await self._fly([item for item, _ in passengers])
+        except Unavailable as error:
+            self._fail([*passengers, *behind, *self._waiting], error)
         except Transient as error:
             self._fail(passengers, error)
         except Exception as error:
@@ -99,8 +106,9 @@ class Coalescer(Generic[Item, Result]):
         if len(passengers) == 1:
             self._fail(passengers, error)
             return
-        for passenger in passengers:
-            await self._run([passenger])
+        for place, passenger in enumerate(passengers):
+            if not passenger[1].done():
+                await self._run([passenger], passengers[place + 1 :])
 
     def _fail(
         self, passengers: list[tuple[Item, asyncio.Future[Result]]], error: Exception

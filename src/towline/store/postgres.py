@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from towline.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 from towline.ports.clock import Clock
 from towline.store.postgres_mailbox import PostgresMailbox
+from towline.store.shared_attempt import SharedAttempt
 from towline.store.sql import Row, Statement, transpose
 
 try:
@@ -58,7 +59,7 @@ class Postgres:
         self._timeout = timeout
         self._idle: list[Any] = []
         self._places = asyncio.Semaphore(pool_size)
-        self._preparing = asyncio.Lock()
+        self._preparing = SharedAttempt(self._prepare)
         self._prepared = False
         self.mailbox = PostgresMailbox(self._dial, self._connection_for_posts)
 
@@ -66,16 +67,17 @@ class Postgres:
 
     async def connect(self) -> None:
         """Reach the server and bring its tables up to date."""
-        async with self._preparing:
-            if self._prepared:
-                return
-            async with self._deadline(), self._borrow() as connection:
-                from towline.store.migrate import is_current, postgres_version, upgrade_postgres
+        if not self._prepared:
+            await self._preparing()
 
-                current = is_current(await postgres_version(connection))
-            if not current:
-                await upgrade_postgres(self._dial_without_limits)
-            self._prepared = True
+    async def _prepare(self) -> None:
+        async with self._deadline(), self._borrow() as connection:
+            from towline.store.migrate import is_current, postgres_version, upgrade_postgres
+
+            current = is_current(await postgres_version(connection))
+        if not current:
+            await upgrade_postgres(self._dial_without_limits)
+        self._prepared = True
 
     async def version(self) -> str | None:
         from towline.store.migrate import postgres_version

@@ -184,14 +184,12 @@ class Script:
         redis = self._redis
         try:
             async with redis.until(batch.started + redis.timeout):
-                connection = await redis.connected()
                 try:
-                    await self._send(connection, batch, "EVAL", self._source)
+                    await self._send(await redis.connected(), batch, "EVAL", self._source)
                 except Lost:
                     if not may_repeat:
                         raise
-                    connection = await redis.connected()
-                    await self._send(connection, batch, "EVAL", self._source)
+                    await self._send(await redis.connected(), batch, "EVAL", self._source)
         except TowlineError as error:
             self._fail(batch, error)
         except BaseException as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from towline.errors import Rejected, StoreFull, Unavailable
 from towline.ports.clock import Clock
+from towline.store.shared_attempt import SharedAttempt
 from towline.store.sql import Row, Statement
 from towline.store.sqlite_library import sqlite3, warn_if_affected
 from towline.store.sqlite_mailbox import SqliteMailbox
@@ -41,22 +42,23 @@ class Sqlite:
         self._timeout = timeout
         self._writer: SqliteWriter | None = None
         self._reader: SqliteThread | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting = SharedAttempt(self._connect)
 
     async def connect(self) -> None:
-        async with self._connecting:
-            if self._writer is not None:
-                return
-            warn_if_affected()
-            if self._path == _MEMORY:
-                await self._start_in_memory()
-                return
-            await asyncio.to_thread(self._prepare)
-            self._writer = SqliteWriter(self._open, self.clock, self._path, self._timeout)
-            self._writer.start()
-            self._reader = SqliteThread(self._open, self.clock, "towline-sqlite-reader")
-            self._reader.start()
-            self.mailbox.listen()
+        if self._writer is None:
+            await self._connecting()
+
+    async def _connect(self) -> None:
+        warn_if_affected()
+        if self._path == _MEMORY:
+            await self._start_in_memory()
+            return
+        await asyncio.to_thread(self._prepare)
+        self._writer = SqliteWriter(self._open, self.clock, self._path, self._timeout)
+        self._writer.start()
+        self._reader = SqliteThread(self._open, self.clock, "towline-sqlite-reader")
+        self._reader.start()
+        self.mailbox.listen()
 
     async def version(self) -> str | None:
         return await asyncio.to_thread(self._read_version)

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -321,7 +321,7 @@ def reply(claim: Claim, request: Request, collision_status: int) -> list[Message
     return _replay(kept)
 
 
-def _collision(found: list[str], status: int) -> Problem:
+def _collision(found: Sequence[str], status: int) -> Problem:
     """The pointers are into the body; an empty one stands for the whole of it."""
     in_body = (pointer for pointer in found if pointer != "/query")
     pointers = sorted({"" if p == "/bytes" else p.removeprefix("/body") for p in in_body})

@@ -1,0 +1,30 @@
+"""Work that callers do together, such as connecting.
+
+Whoever comes while it is under way waits for its end and shares its fate. With a lock instead,
+callers of a silent server would wait for one deadline after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+
+class SharedAttempt:
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        if self._under_way is None:
+            self._under_way = asyncio.get_running_loop().create_task(self._run())
+            self._under_way.add_done_callback(self._ended)
+        await asyncio.shield(self._under_way)
+
+    async def _run(self) -> None:
+        await self._work()
+
+    def _ended(self, attempt: asyncio.Task[None]) -> None:
+        self._under_way = None
+        if not attempt.cancelled():
+            attempt.exception()  # else asyncio warns when every caller has left before the end

@@ -1,0 +1,111 @@
+"""What README and docs show is run, as shown."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import towline
+from towline import settings
+from towline.telemetry import _COUNTED
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(file: str, language: str) -> list[str]:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///towline.db"])
+async def test_readme_example(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's first example runs as printed, with no extra, on memory and on SQLite."""
+    monkeypatch.chdir(tmp_path)
+    example = blocks("README.md", "python")[0].replace("sqlite:///towline.db", url)
+    lines = "".join(f"    {line}\n" for line in example.splitlines())
+    space: dict[str, Any] = {}
+    exec(f"async def example(body, start_run):\n{lines}    return out\n", space)  # noqa: S102
+
+    async def start_run() -> dict[str, str]:
+        return {"started": "yes"}
+
+    out = await space["example"]({"action": "opened"}, start_run)
+    assert (out.processed, out.result, out.run_id) == (True, {"started": "yes"}, None)
+    assert out.key == "github:550e8400-e29b-41d4-a716-446655440000"
+
+
+def test_tutorial(tmp_path: Path) -> None:
+    """The tutorial's program prints what the tutorial says, on the first and second run."""
+    program = blocks("docs/tutorial/index.md", "python")[0]
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.split("\n")
+        for _ in range(2)
+    ]
+    assert outputs[0][:3] == ["starting", "True {'run': 7}", "False {'run': 7}"]
+    assert outputs[1][:2] == ["False {'run': 7}", "False {'run': 7}"]
+
+
+def test_every_setting_is_in_the_reference() -> None:
+    """The table of settings has every setting, with its default."""
+    reference = (ROOT / "docs/reference/index.md").read_text(encoding="utf-8")
+    for name, field in settings.Settings.model_fields.items():
+        if name == "idempotency":
+            for inner, value in settings.IdempotencySettings().model_dump().items():
+                shown = str(value).lower().removesuffix(".0")
+                assert re.search(rf"\| `idempotency\.{inner}` .*{shown}", reference), inner
+        else:
+            assert f"| `{name}` | `TOWLINE_{name.upper()}` |" in reference, field
+
+
+def test_every_counter_and_name_is_in_the_reference() -> None:
+    """The reference names every counter and every public name of the library."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    pages += (ROOT / "README.md").read_text(encoding="utf-8")
+    for counter in _COUNTED:
+        assert f"{counter}_total" in pages, counter
+    missing = [name for name in towline.__all__ if not re.search(rf"\b{name}\b", pages)]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("package", "url", "extra"),
+    [
+        ("asyncpg", "postgresql://127.0.0.1/x", "towline[postgres]"),
+        ("hiredis", "redis://127.0.0.1", "towline[redis]"),
+    ],
+)
+def test_a_missing_extra_is_one_line(package: str, url: str, extra: str) -> None:
+    """Without the extra's package, opening its store says in one line what to install."""
+    program = (
+        f"import sys, asyncio; sys.modules[{package!r}] = None\n"
+        "import towline\n"
+        f"async def main():\n    await towline.Locks.open({url!r})\n"
+        "try:\n    asyncio.run(main())\n"
+        "except towline.MissingExtra as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.count("\n"), extra in done.stdout) == (1, True), done.stderr
+
+
+def test_every_public_name_can_be_reached() -> None:
+    """Each name in `towline.__all__` loads, and an unknown one is an AttributeError."""
+    for name in towline.__all__:
+        assert getattr(towline, name) is not None
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        towline.nothing_like_it  # noqa: B018
+    assert asyncio.iscoroutinefunction(towline.Idempotency.process)
