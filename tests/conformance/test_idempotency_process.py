@@ -38,6 +38,16 @@ async def test_transient_failure_frees_the_key_and_counts(idem: Idempotency) -> 
     assert "boom" in (claim.error or "")
 
 
+@pytest.mark.parametrize("text", ["nul\x00", "lone \ud800", "x" * 100_000], ids=ascii)
+async def test_any_error_text_is_stored(idem: Idempotency, text: str) -> None:
+    """An error that no database could hold as it is does not hide the failure."""
+    with pytest.raises(Definitive):
+        await idem.process(KEY, "acme", PAYLOAD, Handler(Definitive(text)))
+    claim = await idem.check_and_set(KEY, "acme", PAYLOAD)
+    assert (claim.status, claim.definitive) == ("duplicate", True)
+    assert len(claim.error or "") <= 2000
+
+
 async def test_definitive_failure_is_replayed(idem: Idempotency) -> None:
     """`Definitive` is stored as the outcome."""
     handler = Handler(Definitive("card declined"))

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.fault_proxy import FaultProxy
-from tests.faults.far import Far
+from tests.faults.far import CountingProxy, Far
 from tests.servers import at_port
 
 
@@ -15,5 +14,5 @@ from tests.servers import at_port
 async def far(request: pytest.FixtureRequest) -> AsyncIterator[Far]:
     url = request.getfixturevalue(f"{request.param}_url")
     server = request.getfixturevalue(f"{request.param}_server")
-    async with FaultProxy(server.host, server.port) as proxy:
+    async with CountingProxy(server.host, server.port) as proxy:
         yield Far(at_port(url, proxy.port), url, proxy, server)

@@ -11,7 +11,8 @@ import pytest
 
 from tests.faults.calls import handler, handles_on
 from tests.faults.far import SILENCES, SLACK, TIMEOUT, Far
-from towline import Idempotency, Rejected, Transient, keys
+from towline import Idempotency, Locks, Rejected, Transient, keys
+from towline.wiring import backend_for
 
 
 async def timed(call: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
@@ -55,9 +56,12 @@ async def test_leaving_a_lock_ends_by_its_deadline(far: Far, how: str) -> None:
         await handles.work_again("after")
 
 
-async def test_many_callers_do_not_wait_for_each_others_deadlines(far: Far) -> None:
+@pytest.mark.parametrize("digest_key", [None, bytes(32)], ids=["own secret", "given secret"])
+async def test_many_callers_do_not_wait_for_each_others_deadlines(
+    far: Far, digest_key: bytes | None
+) -> None:
     """Twenty at once on a handle that was never used: all end within one deadline."""
-    async with Idempotency.open(far.url, timeout=TIMEOUT) as idem:
+    async with Idempotency.open(far.url, timeout=TIMEOUT, digest_key=digest_key) as idem:
         with far.silent("swallowed requests"):
             calls = [
                 timed(lambda n=n: idem.process(keys.Jira(webhook_id=str(n)), "acme", n, handler))  # type: ignore[misc]
@@ -69,10 +73,7 @@ async def test_many_callers_do_not_wait_for_each_others_deadlines(far: Far) -> N
 
 
 async def test_a_handle_that_connects_late_has_one_deadline_too(far: Far) -> None:
-    """Callers of a lock that was made without connecting do not queue behind its first attempt."""
-    from towline.library import Locks
-    from towline.wiring import backend_for
-
+    """Callers of one lock, made without connecting, do not queue behind each other's attempts."""
     locks = Locks(backend_for(far.url, timeout=TIMEOUT))
 
     async def enter() -> None:

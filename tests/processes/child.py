@@ -106,18 +106,18 @@ async def worker(settings: dict[str, Any], cues: Cues) -> None:
 
 async def lock_holder(settings: dict[str, Any], cues: Cues) -> None:
     """Hold a lock until the cue, then write to the fenced file, whatever became of the lease."""
-    fence = Fence(settings["fence"])
+    fence, token = Fence(settings["fence"]), 0
     async with towline.Locks.open(settings["url"]) as locks:
         try:
             async with locks.acquire("repo", settings["ttl"], wait_seconds=40) as lease:
-                accepted = fence.write(lease.token, settings["name"])
-                say("holding", token=lease.token, accepted=accepted)
+                token = lease.token
+                say("holding", token=token, accepted=fence.write(token, settings["name"]))
                 try:
                     await cues.next()
                 finally:
                     say("leaving", lost=lease.lost.is_set())
         except towline.LeaseLost:
-            say("lease lost", accepted=fence.write(lease.token, settings["name"]))
+            say("lease lost", accepted=fence.write(token, settings["name"]))
         else:
             say("released")
 

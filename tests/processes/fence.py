@@ -11,9 +11,7 @@ class Fence:
         self._path = path
         with closing(self._open()) as db:
             db.execute("CREATE TABLE IF NOT EXISTS fence (token INTEGER, value TEXT)")
-            db.execute(
-                "INSERT INTO fence SELECT 0, '' WHERE NOT EXISTS (SELECT 1 FROM fence)"
-            )
+            db.execute("INSERT INTO fence SELECT 0, '' WHERE NOT EXISTS (SELECT 1 FROM fence)")
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=30, isolation_level=None)

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
-from tests.processes.crew import PATIENCE, Crew
+from tests.processes.crew import Crew
 from tests.processes.fence import Fence
-from tests.servers import psql, redis_command
+from tests.processes.lock_queue import until_queued
 from towline import Locks
 
 TTL = 2.0
 PROCESSES = 4
 VISITS = 12
-
-
-def queue_length(url: str) -> int:
-    """How many wait for the lock, asked of the store itself."""
-    count = "SELECT count(*) FROM towline_waiters WHERE name = 'repo'"
-    if url.startswith("sqlite"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as db:
-            return int(db.execute(count).fetchone()[0])
-    if url.startswith("postgres"):
-        return int(psql(url, count))
-    return int(redis_command(url, "ZCARD", "towline:queue:repo").lstrip(b":"))
-
-
-async def until_queued(url: str, length: int) -> None:
-    """Only the store knows that another process has joined the queue, so it is asked again."""
-    async with asyncio.timeout(PATIENCE):
-        while await asyncio.to_thread(queue_length, url) < length:
-            await asyncio.sleep(0.02)
 
 
 async def test_a_paused_holder_loses_its_lock_and_is_fenced_off(
@@ -72,7 +51,7 @@ async def test_processes_are_served_in_the_order_in_which_they_came(
             )  # fmt: skip
             child.hear("ready")
             child.tell("go")
-            await until_queued(shared_url, number + 1)
+            await until_queued(shared_url, "repo", number + 1)
             children.append(child)
     for child in children:
         child.hear("done")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import closing
-
-import pytest
 
 from tests.processes.crew import Crew
 from towline import Idempotency, keys
@@ -30,7 +29,7 @@ def jain(counts: list[int]) -> float:
 
 
 def test_eight_processes_take_fair_turns(
-    sqlite_url: str, crew: Crew, record_property: pytest.RecordProperty
+    sqlite_url: str, crew: Crew, record_property: Callable[[str, object], None]
 ) -> None:
     """Nobody starves, no call waits long, nothing fails, and the file stays whole."""
     children = [

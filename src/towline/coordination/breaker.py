@@ -84,10 +84,10 @@ class BreakerService:
 
     async def admit(self) -> Permit | None:
         """A permit, or None while the breaker is open or somebody else is probing."""
-        circuit, now, version = await self._read()
+        circuit, now, version, _ = await self._read()
         if rules.state_of(circuit, now, self._limits) == "closed":
             return Permit(self, circuit.epoch, "")
-        holder = f"{self._process_id}:{next(self._serial)}"
+        holder = self._new_id()
         for _ in range(_CONTENTION_ROUNDS):
             if circuit.probe == holder:
                 return Permit(self, circuit.epoch, holder)
@@ -96,9 +96,9 @@ class BreakerService:
             if not circuit.opened_us:
                 return Permit(self, circuit.epoch, "")
             probing = rules.with_probe(circuit, holder, now + self._probe_us)
-            if await self._write(version, probing):
+            if await self._write(version, probing, holder):
                 return Permit(self, probing.epoch, holder)
-            circuit, now, version = await self._read()
+            circuit, now, version, _ = await self._read()
         return None
 
     async def reset(self, by: str) -> None:
@@ -119,25 +119,33 @@ class BreakerService:
             BREAKER_TRIPS.labels(self.name).inc()
             self._audit("BREAKER_OPENED", name=self.name, probe=bool(probe))
 
+    def _new_id(self) -> str:
+        return f"{self._process_id}:{next(self._serial)}"
+
     async def _give_back(self, probe: str) -> None:
         await self._change(lambda circuit, now: rules.without_probe(circuit, probe))
 
     async def _change(self, apply: Callable[[Circuit, int], Circuit]) -> tuple[Circuit, Circuit]:
+        """The circuit before and after; signed, so that a write whose answer was lost counts once."""
+        signature = self._new_id()
+        before = changed = Circuit()
         for _ in range(_CONTENTION_ROUNDS):
-            circuit, now, version = await self._read()
-            changed = apply(circuit, now)
-            if changed == circuit or await self._write(version, changed):
-                return circuit, changed
+            circuit, now, version, signed_by = await self._read()
+            if signed_by == signature:
+                return before, changed
+            before, changed = circuit, apply(circuit, now)
+            if changed == before or await self._write(version, changed, signature):
+                return before, changed
         raise Transient(f"breaker {self.name!r} is changed by too many at once; try again")
 
-    async def _read(self) -> tuple[Circuit, int, int]:
+    async def _read(self) -> tuple[Circuit, int, int, str]:
         document = await self._documents.read(f"breaker {self.name}")
-        circuit = _decode(document.body) if document.body else Circuit()
+        circuit, signed_by = _decode(document.body)
         self._remember(circuit, document.now)
-        return circuit, document.now, document.version
+        return circuit, document.now, document.version, signed_by
 
-    async def _write(self, version: int, circuit: Circuit) -> bool:
-        body = orjson.dumps(asdict(circuit)).decode()
+    async def _write(self, version: int, circuit: Circuit, signature: str) -> bool:
+        body = orjson.dumps({**asdict(circuit), "signed_by": signature}).decode()
         document = await self._documents.swap(f"breaker {self.name}", version, body)
         if document is None:
             return False
@@ -152,7 +160,11 @@ class BreakerService:
         return None
 
 
-def _decode(body: str) -> Circuit:
+def _decode(body: str) -> tuple[Circuit, str]:
+    """The circuit, and who wrote it."""
+    if not body:
+        return Circuit(), ""
     fields = orjson.loads(body)
+    signature: str = fields.pop("signed_by", "")
     fields["buckets"] = tuple(tuple(bucket) for bucket in fields["buckets"])
-    return Circuit(**fields)
+    return Circuit(**fields), signature

@@ -205,6 +205,11 @@ def released(record: Record, policy: Policy) -> Change:
     return _changed(record, FAILED, policy.failed_us)._replace(attempts=record.attempts - 1)
 
 
+def was_released(record: Record, attempts: int) -> bool:
+    """Whether a claim that made this attempt gave the key back, and its answer was lost."""
+    return record.status == FAILED and record.attempts == attempts - 1
+
+
 def reopened(record: Record, policy: Policy) -> Change:
     """A person lets a failed or parked key run again, with its attempts restored."""
     return _changed(record, FAILED, policy.failed_us)._replace(bump=1, attempts=0)

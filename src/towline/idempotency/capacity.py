@@ -6,9 +6,8 @@ put since the last one. Expired records go first, then the oldest finished ones.
 
 from __future__ import annotations
 
-import asyncio
-
 from towline.ports.records import RecordStore
+from towline.store.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE, IdempotencyMeter
 
 
@@ -19,7 +18,8 @@ class Capacity:
         self._meter = meter
         self._stride = max(1, max_items // 100)
         self._admitted_unseen = 0
-        self._measuring = asyncio.Lock()
+        self._full = False
+        self._looking = SharedAttempt(self._look)
 
     def take(self) -> bool:
         """Whether one more record may be put, as far as is known."""
@@ -30,13 +30,15 @@ class Capacity:
 
     async def admit(self) -> bool:
         """Whether one more record may be put, after a look at the store and some tidying."""
-        async with self._measuring:
-            if self._admitted_unseen <= 0:
-                self._admitted_unseen = await self._room()
-            if self._admitted_unseen <= 0:
+        while not self.take():
+            await self._looking()
+            if self._full:
                 return False
-            self._admitted_unseen -= 1
-            return True
+        return True
+
+    async def _look(self) -> None:
+        self._admitted_unseen = await self._room()
+        self._full = self._admitted_unseen <= 0
 
     async def _room(self) -> int:
         room = self.max_items - await self.measure()

@@ -9,6 +9,7 @@ from towline.core.canonical import hash_and_digests, opaque_hash, parse_json
 from towline.errors import Rejected
 
 _LONGEST_PLAIN = 512
+_LONGEST_ERROR = 2000
 _MARK = "\x1a"
 
 
@@ -41,6 +42,12 @@ def storable_key(text: str) -> str:
         return text
     shown = text[:64].replace("\x00", "").replace(_MARK, "")
     return f"{shown}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def storable_error(error: object) -> str:
+    """An error's text as every store can hold it."""
+    text = str(error)[:_LONGEST_ERROR]
+    return text.encode(errors="replace").decode().replace("\x00", "\ufffd")
 
 
 def _is_short(text: str) -> bool:

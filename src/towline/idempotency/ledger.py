@@ -6,6 +6,7 @@ The rules are `core.claims`; this module only carries them to the store and back
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import secrets
 from typing import Any
@@ -56,6 +57,10 @@ class Ledger:
         """Fetch what drafts need; at once done after the first time."""
         if self._digest_key is None:
             self._digest_key = await self._records.digest_key()
+
+    async def digest(self, data: bytes) -> str:
+        await self.prepare()
+        return hashlib.blake2b(data, key=self._digest_key or b"", digest_size=16).hexdigest()
 
     def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
         if on_crash not in ("retry", "park", "fail"):

@@ -28,6 +28,7 @@ from towline.errors import (
     Transient,
 )
 from towline.idempotency.capacity import Capacity
+from towline.idempotency.fingerprint import storable_error
 from towline.idempotency.ledger import KeyLike, Ledger, topic_of
 from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_response, view
 from towline.ports.clock import Clock
@@ -114,7 +115,7 @@ class IdempotencyService:
         keep_us = self.policy.completed_us if definitive else self.policy.failed_us
         result = Result(
             claim.tenant, claim.key, claim.token, claims.FAILED, None, 0,
-            None, str(error), int(definitive), keep_us,
+            None, storable_error(error), int(definitive), keep_us,
         )  # fmt: skip
         settled = await self._ledger.settle(result)
         self._meter.count("failed" if settled else "stale", claim.source)
@@ -128,10 +129,15 @@ class IdempotencyService:
 
     async def release(self, claim: Claim) -> bool:
         """Give the key back as if it had not been claimed."""
-        record = (await self._records.read(claim.tenant, claim.key)).existing
-        if record is None or record.token != claim.token:
-            return False
-        return await self._ledger.change(claims.released(record, self.policy))
+        for _ in range(2):
+            record = (await self._records.read(claim.tenant, claim.key)).existing
+            if record is None or record.token != claim.token:
+                return False
+            if record.status != claims.PROCESSING:
+                return claims.was_released(record, claim.attempts)
+            if await self._ledger.change(claims.released(record, self.policy)):
+                return True
+        return False
 
     # ------------------------------------------------------------------ around a handler
 
@@ -273,6 +279,10 @@ class IdempotencyService:
         )
         found = await self._ledger.find(key, tenant)
         return view(found.existing) if found.existing else None
+
+    async def digest(self, data: bytes) -> str:
+        """A digest under the store's own secret: the same in all processes, useless elsewhere."""
+        return await self._ledger.digest(data)
 
     async def cleanup_expired(self) -> int:
         """Delete expired records, in batches small enough not to hold up a claim."""

@@ -85,7 +85,7 @@ class Coalescer(Generic[Item, Result]):
         passengers: list[tuple[Item, asyncio.Future[Result]]],
         behind: Sequence[tuple[Item, asyncio.Future[Result]]] = (),
     ) -> None:
-        """Without a store nobody flies: who waits must not wait for one deadline after the other."""
+        """Without a store nobody flies: nobody must wait for one deadline after the other."""
         try:
             results = await self._fly([item for item, _ in passengers])
         except Unavailable as error:

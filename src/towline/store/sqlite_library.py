@@ -1,9 +1,9 @@
 """Which SQLite this process has.
 
 Versions before 3.51.3 can corrupt a file when two connections write and checkpoint at the same
-moment (the "WAL-reset bug"). The pysqlite3 wheels carry a mended one. Where only an affected
-library is at hand, checkpoints are made by the writer in its own turn, so that the two can never
-meet, and a warning says so.
+moment (the "WAL-reset bug"). The pysqlite3 wheels carry a mended one. Towline's writers checkpoint
+in their own turn, so among themselves the two never meet; but a program that writes to the file by
+other ways can still bring it about, and a warning says so.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def warn_if_affected() -> None:
     if has_wal_reset_bug() and not _warned:
         _warned = True
         _log.warning(
-            "sqlite_wal_reset_bug version=%s: checkpoints run in the writer's turn; "
-            "install pysqlite3 for a mended SQLite",
+            "sqlite_wal_reset_bug version=%s: do not write to the file by other means than "
+            "Towline, or install pysqlite3 for a mended SQLite",
             version_text(),
         )
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import queue
 import threading
 import time
@@ -20,16 +19,13 @@ from typing import Any, NamedTuple
 
 from towline.ports.clock import Clock
 from towline.store.sql import Row, Statement
-from towline.store.sqlite_library import has_wal_reset_bug, sqlite3
+from towline.store.sqlite_library import sqlite3
 from towline.store.turnstile import Turnstile
 
 Steps = Sequence[tuple[Statement, Sequence[Row]]]
 
 _JOBS_PER_COMMIT = 64
 _ROWS_PER_STATEMENT = 64
-_COMMITS_BETWEEN_LOOKS = 32
-_CHECKPOINT_AT_BYTES = 4 << 20
-_RESET_AT_BYTES = 64 << 20
 
 
 class Job(NamedTuple):
@@ -102,15 +98,9 @@ class SqliteThread:
 
 
 class SqliteWriter(SqliteThread):
-    def __init__(
-        self, connect: Callable[[], Any], clock: Clock, path: str | None, timeout: float
-    ) -> None:
+    def __init__(self, connect: Callable[[], Any], clock: Clock, path: str | None) -> None:
         super().__init__(connect, clock, "towline-sqlite-writer")
         self._turnstile = Turnstile(path) if path else None
-        self._wal = f"{path}-wal" if path else None
-        self._commits = 0
-        self._timeout = timeout
-        self._checkpointer = _Checkpointer(connect) if path and not has_wal_reset_bug() else None
 
     def _serve(self, jobs: list[Job]) -> list[Outcome]:
         with self._turnstile.turn() if self._turnstile else contextlib.nullcontext():
@@ -125,7 +115,6 @@ class SqliteWriter(SqliteThread):
             except Exception as error:
                 self._abandon()
                 return [(job, None, error) for job in due]
-            self._mind_the_log()
             return outcomes
 
     def _transact(self, jobs: list[Job], attempt: Callable[[Job], Outcome]) -> list[Outcome]:
@@ -153,53 +142,9 @@ class SqliteWriter(SqliteThread):
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
-    def _mind_the_log(self) -> None:
-        """Keep the write-ahead log short: beside the writer, or by it when it has grown large."""
-        self._commits += 1
-        if self._wal is None or self._commits % _COMMITS_BETWEEN_LOOKS:
-            return
-        with contextlib.suppress(OSError, sqlite3.Error):
-            size = os.stat(self._wal).st_size
-            if size > _RESET_AT_BYTES:
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            elif size > _CHECKPOINT_AT_BYTES:
-                if self._checkpointer is not None:
-                    self._checkpointer.wanted.set()
-                else:
-                    self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
     def _finish(self) -> None:
-        if self._checkpointer is not None:
-            self._checkpointer.stop()
         if self._turnstile is not None:
             self._turnstile.close()
-
-
-class _Checkpointer:
-    """Moves the write-ahead log into the file, on a thread and a connection of its own."""
-
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self.wanted = threading.Event()
-        self._stopping = False
-        self._connect = connect
-        self._thread = threading.Thread(target=self._loop, name="towline-checkpoint", daemon=True)
-        self._thread.start()
-
-    def _loop(self) -> None:
-        db = self._connect()
-        while True:
-            self.wanted.wait()
-            self.wanted.clear()
-            if self._stopping:
-                break
-            with contextlib.suppress(sqlite3.Error):
-                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        db.close()
-
-    def stop(self) -> None:
-        self._stopping = True
-        self.wanted.set()
-        self._thread.join(5)
 
 
 def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Row]) -> list[Row]:

@@ -86,6 +86,9 @@ class Request(NamedTuple):
     body: bytes
 
 
+PUBLIC = "public"
+
+
 def by_credentials(scope: Scope) -> str:
     """The default tenant: a digest of `Authorization` and `X-API-Key`, or `public` without both.
 
@@ -94,9 +97,9 @@ def by_credentials(scope: Scope) -> str:
     """
     found = [pair for pair in scope["headers"] if pair[0] in _CREDENTIALS]
     if not found:
-        return "public"
+        return PUBLIC
     text = b"\n".join(b"%b:%b" % (name, value) for name, value in found)
-    return f"credentials-{hashlib.sha256(text).hexdigest()[:32]}"
+    return hashlib.sha256(text).hexdigest()
 
 
 def cookies_of(scope: Scope) -> list[str]:

@@ -173,12 +173,11 @@ class IdempotencyMiddleware:
             _log.exception("app_failed after its client had left")
 
     async def _claim(self, request: Request) -> tuple[Idempotency, Claim]:
-        key = keys.Api(request.tenant, request.request_id)
         try:
             store = await self._store.opened()
-            claim = await store.check_and_set(
-                key, request.tenant, request.payload, on_crash=self._on_crash
-            )
+            tenant = await self._keyed(store, request.tenant)
+            key = keys.Api(tenant, request.request_id)
+            claim = await store.check_and_set(key, tenant, request.payload, on_crash=self._on_crash)
         except StoreFull as error:
             detail = "no room for another request with a key; try again later"
             raise Problem(503, "store_full", detail).retry_after(_RETRY_SECONDS) from error
@@ -187,6 +186,12 @@ class IdempotencyMiddleware:
             detail = "whether this request was handled before cannot be told now; try again later"
             raise Problem(503, "store_unavailable", detail).retry_after(_RETRY_SECONDS) from error
         return store, claim
+
+    async def _keyed(self, store: Idempotency, tenant: str) -> str:
+        """A digest of credentials is keyed by the store, for tenants stand in audit logs."""
+        if self._tenant is exchange.by_credentials and tenant != exchange.PUBLIC:
+            return f"credentials-{await store.digest(tenant.encode())}"
+        return tenant
 
     async def _run(self, store: Idempotency, claim: Claim, scope: Scope, answer: Answer) -> None:
         """The app, the lease and the record: the lease ends with the answer, not with the app."""
@@ -203,8 +208,10 @@ class IdempotencyMiddleware:
             await self._record(store, claim, app, answer)
             raise
         recording = self._start(self._record(store, claim, app, answer))
-        await asyncio.wait({recording}, timeout=_RECORD_SECONDS)
-        answer.recorded.set()
+        try:
+            await asyncio.wait({recording}, timeout=_RECORD_SECONDS)
+        finally:
+            answer.recorded.set()
         await app
 
     async def _record(
