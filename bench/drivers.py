@@ -1,7 +1,6 @@
 """asyncpg beside psycopg 3, on the same statements: one row at a time, and arrays of 100 rows.
 
-Both are given what they are best at: prepared statements, autocommit, and for psycopg binary
-parameters where it has them.
+Both are given what they are best at: prepared statements, autocommit, binary parameters.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def verdict(samples: Sequence[Sample], goal: Goal) -> Verdict | None:
 
 
 def written(value: float, decimals: int = 0) -> str:
-    """A number for people: three digits are enough, whatever its size."""
-    if decimals or (0 < abs(value) < 10):
+    """A number for people: whole if it is large or happens to be whole."""
+    if decimals or (0 < abs(value) < 10 and value != int(value)):
         return f"{value:,.{max(decimals, 2 if abs(value) < 1 else 1)}f}"
     return f"{value:,.0f}"

@@ -2,7 +2,7 @@
 
 Both sizes are open in one process and take turns in short slices, so that whatever else happens
 on the machine strikes both alike. The records are written by plain SQL into the tables that
-Towline's own migrations made.
+Towline's own migrations made, as they come about in life: in the order of time, keys at random.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SELECT 'bench', 'github:' || b.digest, 'github', 'completed', b.n, 'filled:' || 
   b.digest || b.digest, '["0123456789abcdef",{{"/n":"0123456789abcdef"}}]', '{{"body":"' ||
   b.digest || b.digest || b.digest || b.digest || b.digest || b.digest || '"}}',
   0, 0, 'retry', {now} - 60000000, {now} - 60000000, {now} - 60000000, {now} + {keep}, ''
-FROM (SELECT {digest} AS digest, n FROM {numbers}) AS b ORDER BY b.digest
+FROM (SELECT {digest} AS digest, n FROM {numbers}) AS b
 """
 
 Fill = Callable[[str, int, bool], Awaitable[None]]
@@ -45,7 +45,7 @@ Handle = towline.Idempotency
 
 
 def _insert(now: int, expired: bool, digest: str, numbers: str) -> str:
-    keep = "-3600000000" if expired else "86400000000 + b.n"
+    keep = "-3600000000 + b.n" if expired else "86400000000 + b.n"
     return _INSERT.format(now=now, keep=keep, digest=digest, numbers=numbers)
 
 
@@ -60,6 +60,7 @@ def _fill_file(path: str, count: int, expired: bool) -> None:
     )
     db = sqlite3.connect(path, isolation_level=None, timeout=30)
     db.execute("PRAGMA synchronous=NORMAL")
+    db.execute("PRAGMA cache_size=-500000")
     db.execute("PRAGMA wal_autocheckpoint=0")
     db.execute(_insert(_now_us(), expired, "lower(hex(randomblob(16)))", numbers))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -128,8 +128,8 @@ async def psycopg_pool(bench: Bench) -> AsyncIterator[Client]:
 
 
 def positional(statement: str) -> str:
-    """The statement with psycopg's marks for its parameters."""
-    return re.sub(r"\$(\d)", r"%(p\1)s", statement)
+    """The statement with psycopg's marks for its parameters, in binary, which is its fastest."""
+    return re.sub(r"\$(\d)", r"%(p\1)b", statement)
 
 
 class _Pump:

@@ -26,7 +26,7 @@ from tests.servers import PostgresServer, RedisServer, redis_command
 ROOT = Path(__file__).resolve().parent.parent
 
 _SAMPLE_SECONDS = 180
-_PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 5.0
 _TRIES = 2
 
 

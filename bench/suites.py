@@ -13,6 +13,7 @@ from bench.cycles import (
     ours,
     powertools,
 )
+from bench.load import CALLERS
 from bench.plan import Bench, Chart, Column, Contender, Figure, Goal, Server, Suite
 
 
@@ -310,21 +311,22 @@ RATELIMIT = Suite(
 GROWTH = Suite(
     "growth",
     "A million records",
-    "The claim alone (`check_and_set` of a new key), on stores that hold 10,000 and 1,000,000 "
-    "records, measured in turns; then, on the larger store, the longest claim of eight paced "
-    "callers, first undisturbed and then while `cleanup_expired()` deletes 100,000 records.",
+    f"The claim alone (`check_and_set` of a new key), on a small store of {growth.SMALL:,} records "
+    f"and a large one of {growth.LARGE:,} ({growth.QUICK_LARGE:,} in a quick run), in turns; then, "
+    "on the large one, the longest claim of eight paced callers, first undisturbed and then while "
+    f"`cleanup_expired()` deletes {growth.EXPIRED:,} records ({growth.QUICK_EXPIRED:,}).",
     (
         Contender("towline-sqlite", "ours", "SQLite", growth.sqlite),
         Contender("towline-postgres", "ours", "PostgreSQL", growth.postgres, "postgres"),
     ),
     (
-        Column("small.c1.p50_us", "10,000, 1 caller, p50 µs"),
-        Column("large.c1.p50_us", "1,000,000, 1 caller, p50 µs"),
-        Column("small.c32.p50_us", "10,000, 32 callers, p50 µs"),
-        Column("large.c32.p50_us", "1,000,000, 32 callers, p50 µs"),
-        Column("small.c32.p99_us", "10,000, 32 callers, p99 µs"),
-        Column("large.c32.p99_us", "1,000,000, 32 callers, p99 µs"),
-        Column("large.first_ms", "first claim of a process ms", 1),
+        *(
+            Column(f"{size}.c{callers}.{share}_us", f"{size}, {callers} callers, {share} µs")
+            for callers in (1, CALLERS)
+            for share in ("p50", "p99")
+            for size in ("small", "large")
+        ),
+        Column("large.first_ms", "large, first claim of a process ms", 1),
         Column("quiet.max_ms", "longest, undisturbed ms", 1),
         Column("cleanup.max_ms", "longest, during cleanup ms", 1),
         Column("cleanup.records_per_second", "records deleted/s"),

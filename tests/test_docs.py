@@ -30,7 +30,7 @@ async def test_readme_example(url: str, tmp_path: Path, monkeypatch: pytest.Monk
     example = blocks("README.md", "python")[0].replace("sqlite:///towline.db", url)
     lines = "".join(f"    {line}\n" for line in example.splitlines())
     space: dict[str, Any] = {}
-    exec(f"async def example(body, start_run):\n{lines}    return out\n", space)  # noqa: S102
+    exec(f"async def example(body, start_run):\n{lines}    return out\n", space)
 
     async def start_run() -> dict[str, str]:
         return {"started": "yes"}

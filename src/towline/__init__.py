@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from towline.coordination.lease import Lease as Lease
     from towline.core import keys as keys
     from towline.core.canonical import payload_hash as payload_hash
+    from towline.core.failures import Failure as Failure
+    from towline.core.failures import Pattern as Pattern
+    from towline.core.failures import classify_failure as classify_failure
     from towline.core.throttle import Verdict as Verdict
     from towline.errors import Conflict as Conflict
     from towline.errors import Definitive as Definitive
@@ -60,6 +63,7 @@ _HOMES = {
         "TowlineError", "Transient", "Unavailable",
     ],
     "towline.idempotency.views": ["Claim", "Handled", "Outcome", "Record", "Tombstone"],
+    "towline.core.failures": ["Failure", "Pattern", "classify_failure"],
     "towline.core.throttle": ["Verdict"],
     "towline.coordination.breaker": ["Permit"],
     "towline.coordination.lease": ["Lease"],

@@ -209,6 +209,7 @@ class Slots(SlotService):
         return Opening(lambda: cls(backend), backend)
 
     async def aclose(self) -> None:
+        await super().aclose()
         await self._close()
 
 

@@ -126,7 +126,7 @@ class BreakerService:
         await self._change(lambda circuit, now: rules.without_probe(circuit, probe))
 
     async def _change(self, apply: Callable[[Circuit, int], Circuit]) -> tuple[Circuit, Circuit]:
-        """The circuit before and after; signed, so that a write whose answer was lost counts once."""
+        """The circuit before and after. A write is signed: its answer lost, it counts once."""
         signature = self._new_id()
         before = changed = Circuit()
         for _ in range(_CONTENTION_ROUNDS):

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from towline.coordination.background import Background
 from towline.coordination.checks import microseconds, name_of, wait_of
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
@@ -45,7 +46,7 @@ class LockService:
         self._waiting_here: Counter[str] = Counter()
         self._present: set[str] = set()
         self._handed: dict[str, tuple[Grant, float]] = {}
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = Background()
 
     @asynccontextmanager
     async def acquire(
@@ -99,22 +100,13 @@ class LockService:
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         """A release half done would leave the lock to its time limit: it cannot be cancelled."""
-        task = self._later(work)
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait({task})
-            raise
+        await self._background.finish(_quietly(work))
 
-    def _later(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(_quietly(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._background.start(_quietly(work))
 
     async def aclose(self) -> None:
-        if self._background:
-            await asyncio.wait(set(self._background))
+        await self._background.aclose()
 
 
 async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
@@ -143,14 +135,27 @@ class _Attempt:
     async def run(self) -> tuple[Grant, float]:
         sent_at = self._clock.monotonic()
         if not self._service._waiting_here[self._name]:
-            grant = await self._leases.take(
-                self._name, self._holder, self._mailbox.address, self._ttl_us
-            )
+            grant = await self._take()
             if grant is not None:
                 return grant, sent_at
         if self._wait_seconds <= 0:
             raise self._timed_out()
         return await self._queue()
+
+    async def _take(self) -> Grant | None:
+        place = (self._name, self._holder, self._mailbox.address, self._ttl_us)
+        try:
+            return await self._leases.take(*place)
+        except (asyncio.CancelledError, Transient):
+            self._service._background.undo(self._give_back)
+            raise
+
+    async def _give_back(self) -> None:
+        """Nobody heard of what may have been granted: ask for it once more, and pass it on."""
+        place = (self._name, self._holder, self._mailbox.address, self._ttl_us)
+        grant = await self._leases.take(*place)
+        if grant is not None:
+            await self._service._release(self._name, grant.token)
 
     async def _queue(self) -> tuple[Grant, float]:
         granted: Grant | None = None
@@ -208,9 +213,7 @@ class _Attempt:
         if lease is not None and lease.expires_us > lease.now:
             return lease
         if lease is None:
-            return await self._leases.take(
-                self._name, self._holder, self._mailbox.address, self._ttl_us
-            )
+            return await self._take()
         sent_at = self._clock.monotonic()
         passed = await self._leases.pass_on(self._name, -1, self._mailbox.address)
         if passed is not None and passed.holder not in ("", self._holder):

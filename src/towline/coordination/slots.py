@@ -12,6 +12,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from towline.coordination.background import Background
 from towline.coordination.checks import at_least_one, microseconds, name_of, wait_of
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
@@ -30,6 +31,7 @@ class SlotService:
         self._clock = clock
         self._process_id = secrets.token_hex(6)
         self._serial = itertools.count(1)
+        self._background = Background()
 
     @asynccontextmanager
     async def hold(
@@ -53,7 +55,7 @@ class SlotService:
             async with lease:
                 yield lease
         finally:
-            await asyncio.shield(self._release(name, holder, token))
+            await self._background.finish(self._release(name, holder, token))
 
     async def _take(
         self, name: str, limit: int, holder: str, ttl_us: int, wait_seconds: float
@@ -64,7 +66,7 @@ class SlotService:
             while True:
                 sent_at = self._clock.monotonic()
                 freed.clear()
-                token = await self._slots.take(name, limit, holder, ttl_us)
+                token = await self._try(name, limit, holder, ttl_us)
                 if token is not None:
                     return token, sent_at
                 remaining = deadline - self._clock.monotonic()
@@ -74,6 +76,19 @@ class SlotService:
         finally:
             self._mailbox.forget(f"slot {name}", freed)
 
+    async def _try(self, name: str, limit: int, holder: str, ttl_us: int) -> int | None:
+        async def give_back() -> None:
+            """Nobody heard of what may have been granted: ask for it once more, and free it."""
+            token = await self._slots.take(name, limit, holder, ttl_us)
+            if token is not None:
+                await self._release(name, holder, token)
+
+        try:
+            return await self._slots.take(name, limit, holder, ttl_us)
+        except (asyncio.CancelledError, Transient):
+            self._background.undo(give_back)
+            raise
+
     async def _release(self, name: str, holder: str, token: int) -> None:
         try:
             await self._slots.release(name, holder, token)
@@ -82,4 +97,4 @@ class SlotService:
         await self._mailbox.post(self._mailbox.address, f"slot {name}")
 
     async def aclose(self) -> None:
-        return None
+        await self._background.aclose()

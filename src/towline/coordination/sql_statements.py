@@ -16,6 +16,9 @@ TAKE = Statement(
       SELECT 1 FROM towline_waiters w WHERE w.name = b.name AND w.expires_us > {{now}}
         AND w.ticket > coalesce(
           (SELECT l.ticket FROM towline_leases l WHERE l.name = b.name), 0))
+      OR EXISTS (
+        SELECT 1 FROM towline_leases o
+        WHERE o.name = b.name AND o.holder = b.holder AND o.expires_us > {{now}})
     ON CONFLICT (name) DO UPDATE SET
       holder = excluded.holder,
       address = excluded.address,

@@ -17,6 +17,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -82,7 +83,7 @@ def _orjson_was_canonical(value: object) -> bool:
     * types are exactly those of JSON, as orjson also writes enums, UUIDs and dataclasses;
     * floats are those that both write alike.
     """
-    pending: list[Any] = [[value]]
+    pending: list[Any] = [value if type(value) is dict else [value]]
     while pending:
         children = pending.pop()
         if type(children) is dict:
@@ -245,21 +246,22 @@ def hash_and_digests(value: object, key: bytes, *, limit: int = MAX_POINTERS) ->
 
 
 def _digests_of(value: object, form: tuple[bytes, Writer], key: bytes, limit: int) -> str:
+    whole, write = form
+    keyed = _keyed(key)
+    digests = {}
+    for pointer, node in _opened(value, limit).items() or (("", None),):
+        state = keyed.copy()
+        state.update(b"%b\0%b" % (pointer.encode(), write(node) if pointer else whole))
+        digests[pointer] = state.hexdigest()
+    return orjson.dumps(digests).decode()
+
+
+@lru_cache(maxsize=16)
+def _keyed(key: bytes) -> hashlib.blake2b:
+    """The digest's state after its key; a store has one key for all its records."""
     if not 16 <= len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
         raise Rejected("the key for field digests must have 16 to 64 bytes")
-    whole, write = form
-    keyed = hashlib.blake2b(key=key, digest_size=6)
-    digests = {
-        pointer: _digest(keyed, pointer, write(node))
-        for pointer, node in _opened(value, limit).items()
-    }
-    return orjson.dumps(digests or {"": _digest(keyed, "", whole)}).decode()
-
-
-def _digest(keyed: hashlib.blake2b, pointer: str, written: bytes) -> str:
-    state = keyed.copy()
-    state.update(b"%b\0%b" % (pointer.encode(), written))
-    return state.hexdigest()
+    return hashlib.blake2b(key=key, digest_size=6)
 
 
 def _opened(value: object, limit: int) -> dict[str, object]:

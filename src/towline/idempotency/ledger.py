@@ -47,26 +47,32 @@ class Ledger:
         self.policy = policy
         self._capacity = capacity
         self._audit = audit
-        self._digest_key = digest_key
+        self.digest_key = digest_key
+        self._keep_us = {
+            policy_on_crash: claims.keep_while_processing(policy_on_crash, policy)
+            for policy_on_crash in ("retry", "park", "fail")
+        }
         self._process_id = secrets.token_hex(6)
         self._serial = itertools.count(1)
 
     # ------------------------------------------------------------------ claiming
 
-    async def prepare(self) -> None:
-        """Fetch what drafts need; at once done after the first time."""
-        if self._digest_key is None:
-            self._digest_key = await self._records.digest_key()
+    async def prepare(self) -> bytes:
+        """Fetch what drafts need, at the first call."""
+        if self.digest_key is None:
+            self.digest_key = await self._records.digest_key()
+        return self.digest_key
 
     async def digest(self, data: bytes) -> str:
-        await self.prepare()
-        return hashlib.blake2b(data, key=self._digest_key or b"", digest_size=16).hexdigest()
+        key = await self.prepare()
+        return hashlib.blake2b(data, key=key, digest_size=16).hexdigest()
 
     def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
-        if on_crash not in ("retry", "park", "fail"):
+        keep_us = self._keep_us.get(on_crash)
+        if keep_us is None:
             raise Rejected(f"on_crash is one of retry, park, fail; not {on_crash!r}")
         parsed = keys.parse(key) if isinstance(key, str) else key
-        payload_hash, digests = fingerprint(payload, self._digest_key or b"")
+        payload_hash, digests = fingerprint(payload, self.digest_key or b"")
         return Draft(
             storable_text(tenant, "tenant"),
             storable_key(str(parsed)),
@@ -76,13 +82,16 @@ class Ledger:
             digests,
             on_crash,
             self.policy.lock_us,
-            claims.keep_while_processing(on_crash, self.policy),
+            keep_us,
         )
 
     async def claim(self, draft: Draft) -> Claim:
         for _ in range(_CONTENTION_ROUNDS):
             sent_at = self._clock.monotonic()
-            found = await self._put(draft)
+            if self._capacity.take() or await self._capacity.admit():
+                found = await self._records.put(draft)
+            else:
+                found = await self._read_or_refuse(draft)
             if found.token is not None:
                 return self._won(draft, found.token, 1, sent_at)
             if found.existing is not None:
@@ -91,9 +100,8 @@ class Ledger:
                     return claim
         raise Transient("the key changed hands too often to be claimed; try again")
 
-    async def _put(self, draft: Draft) -> Put:
-        if self._capacity.take() or await self._capacity.admit():
-            return await self._records.put(draft)
+    async def _read_or_refuse(self, draft: Draft) -> Put:
+        """A full store still answers for the keys it has."""
         found = await self._records.read(draft.tenant, draft.key)
         if found.existing is None:
             raise StoreFull(
@@ -176,7 +184,10 @@ class Ledger:
 
     async def settle(self, result: Result) -> bool:
         """Record a result, trying again where the outcome is unknown."""
-        settled = await self._settle_persistently(result)
+        try:
+            settled = await self._records.settle(result)
+        except Transient:
+            settled = await self._settle_persistently(result)
         if settled is not None:
             if settled.awaited:
                 await self._wake(result.tenant, result.key, settled.awaited)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from towline.coordination.background import Background
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
 from towline.core import claims, keys
@@ -26,6 +27,7 @@ from towline.errors import (
     Rejected,
     Stale,
     Transient,
+    Unavailable,
 )
 from towline.idempotency.capacity import Capacity
 from towline.idempotency.fingerprint import storable_error
@@ -67,7 +69,7 @@ class IdempotencyService:
         self._meter = IdempotencyMeter()
         self._capacity = Capacity(records, max_items, self._meter)
         self._ledger = Ledger(records, mailbox, clock, policy, self._capacity, audit, digest_key)
-        self._unfinished: set[asyncio.Task[Any]] = set()
+        self._background = Background()
 
     # ------------------------------------------------------------------ claiming
 
@@ -75,11 +77,25 @@ class IdempotencyService:
         self, key: KeyLike, tenant: str, payload: Any, *, on_crash: OnCrash = "retry"
     ) -> Claim:
         """Claim a key, or learn why it cannot be claimed."""
-        await self._ledger.prepare()
+        if self._ledger.digest_key is None:
+            await self._ledger.prepare()
         draft = self._ledger.draft(key, tenant, payload, on_crash)
-        claim = await self._ledger.claim(draft)
+        claim = await self._claim(draft)
         self._count(claim)
         return claim
+
+    async def _claim(self, draft: Draft) -> Claim:
+        try:
+            return await self._ledger.claim(draft)
+        except (asyncio.CancelledError, Unavailable):
+            self._background.undo(lambda: self._give_back(draft))
+            raise
+
+    async def _give_back(self, draft: Draft) -> None:
+        """Nobody heard of what may have been granted: ask for it once more, and release it."""
+        claim = await self._ledger.claim(draft)
+        if claim.status == "new":
+            await self.release(claim)
 
     def _count(self, claim: Claim) -> None:
         self._meter.count("checks", claim.source)
@@ -154,9 +170,10 @@ class IdempotencyService:
         """Run the handler unless the key was handled already; then return what it returned."""
         if wait is not None and not wait > 0:
             raise Rejected(f"wait is a number of seconds above zero, or None; not {wait!r}")
-        await self._ledger.prepare()
+        if self._ledger.digest_key is None:
+            await self._ledger.prepare()
         draft = self._ledger.draft(key, tenant, payload, on_crash)
-        claim = await self._ledger.claim(draft)
+        claim = await self._claim(draft)
         self._count(claim)
         if claim.status == "processing" and wait is not None:
             claim = await self._attach(draft, claim, wait)
@@ -179,7 +196,7 @@ class IdempotencyService:
                 if await self._records.attach(*place):
                     pause = min(remaining, claim.retry_after, _SAFETY_POLL_SECONDS)
                     await wait_for(settled, pause)
-                claim = await self._ledger.claim(draft)
+                claim = await self._claim(draft)
         finally:
             self._mailbox.forget(topic, settled)
         if claim.recovered:
@@ -187,20 +204,22 @@ class IdempotencyService:
         return claim
 
     async def _run(self, claim: Claim, handler: Handler) -> Outcome:
+        lease = self.heartbeat(claim)
         try:
-            async with self.heartbeat(claim):
+            async with lease:
                 returned = await handler()
-        except LeaseLost as lost:
-            self._meter.count("stale", claim.source)
-            raise Stale(_late(claim)) from lost
         except Definitive as error:
-            await self._uninterrupted(self.fail(claim, str(error), definitive=True))
+            await self._background.finish(self._fail_quietly(claim, str(error), definitive=True))
             raise
         except BaseException as error:
-            await self._uninterrupted(self._free(claim, error))
+            if isinstance(error, LeaseLost) and lease.lost.is_set():
+                self._meter.count("stale", claim.source)
+                raise Stale(_late(claim)) from error
+            text = f"{type(error).__name__}: {error}"[:500]
+            await self._background.finish(self._fail_quietly(claim, text))
             raise
         handled = returned if isinstance(returned, Handled) else Handled(returned)
-        recorded = await self._uninterrupted(self._record(claim, handled))
+        recorded = await self._background.finish(self._record(claim, handled))
         return Outcome(True, handled.result, handled.run_id, claim.key, recorded)
 
     def heartbeat(self, claim: Claim) -> Lease:
@@ -214,12 +233,12 @@ class IdempotencyService:
             claim.claimed_at,
         )
 
-    async def _free(self, claim: Claim, error: BaseException) -> None:
-        """Let the next attempt have the key; the handler's own error matters more than ours."""
+    async def _fail_quietly(self, claim: Claim, text: str, *, definitive: bool = False) -> None:
+        """The handler's own error matters more than that the store could not take it."""
         try:
-            await self.fail(claim, f"{type(error).__name__}: {error}"[:500])
+            await self.fail(claim, text, definitive=definitive)
         except Transient as trouble:
-            _log.warning("release_failed key=%s error=%s", keys.prefix(claim.key), trouble)
+            _log.warning("failure_not_recorded key=%s error=%s", keys.prefix(claim.key), trouble)
 
     async def _record(self, claim: Claim, handled: Handled) -> bool:
         """The handler succeeded: its result is returned even if the store cannot take it now."""
@@ -232,17 +251,6 @@ class IdempotencyService:
         if not written:
             raise Stale(_late(claim))
         return True
-
-    async def _uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
-        """Finish a write although the caller is cancelled meanwhile."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait({task})
-            raise
 
     # ------------------------------------------------------------------ looking and upkeep
 
@@ -301,8 +309,7 @@ class IdempotencyService:
         return self._meter.snapshot() | {"store_size": await self._capacity.measure()}
 
     async def aclose(self) -> None:
-        if self._unfinished:
-            await asyncio.wait(set(self._unfinished))
+        await self._background.aclose()
         await self._records.aclose()
 
 

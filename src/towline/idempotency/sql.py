@@ -14,6 +14,8 @@ from towline.store.sql import Database, Row, Statement
 
 _RECORD = ", ".join(f"r.{column}" for column in Record._fields)
 
+# Keys that are there are left out beforehand: ON CONFLICT alone would wait for a transaction of
+# somebody else that has such a row in hand (`complete` within a caller's own), and all with it.
 PUT = Statement(
     "put",
     {name: "bigint" if name.endswith("_us") else "text" for name in Draft._fields},
@@ -24,7 +26,8 @@ PUT = Statement(
        awaited)
     SELECT b.tenant, b.key, b.source, 'processing', {epoch}, b.holder, 1, b.payload_hash,
        b.field_digests, 0, 0, b.on_crash, {now}, {now}, {now} + b.lock_us, {now} + b.keep_us, ''
-    FROM b WHERE true
+    FROM b WHERE NOT EXISTS (
+      SELECT 1 FROM towline_records r WHERE r.tenant = b.tenant AND r.key = b.key)
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING holder, token
     """,

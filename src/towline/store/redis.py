@@ -27,6 +27,7 @@ from towline.store.mailbox import LocalMailbox
 from towline.store.redis_address import CredentialSource, parse_url
 from towline.store.redis_script import Script
 from towline.store.redis_wire import Connection, Lost, Reply, pack
+from towline.telemetry import STORE_LOSS
 
 _OLDEST = (6, 2)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -287,6 +288,7 @@ class Redis:
             "again and locks it held may be granted twice; fencing tokens still grow",
             self.address,
         )
+        STORE_LOSS.labels("redis").inc()
         for callback in self._on_loss:
             callback()
 

@@ -104,8 +104,7 @@ class SqliteWriter(SqliteThread):
 
     def _serve(self, jobs: list[Job]) -> list[Outcome]:
         with self._turnstile.turn() if self._turnstile else contextlib.nullcontext():
-            now = time.monotonic()
-            due = [job for job in jobs if job.deadline > now]
+            due = _due(jobs)
             if not due:
                 return []
             try:
@@ -121,7 +120,7 @@ class SqliteWriter(SqliteThread):
         """One commit for all; without savepoints, one failure undoes the lot."""
         self._db.execute("BEGIN IMMEDIATE")
         outcomes = []
-        for job in jobs:
+        for job in _due(jobs):
             outcomes.append(attempt(job))
             if outcomes[-1][2] is not None and attempt == self._attempt:
                 self._db.execute("ROLLBACK")
@@ -145,6 +144,12 @@ class SqliteWriter(SqliteThread):
     def _finish(self) -> None:
         if self._turnstile is not None:
             self._turnstile.close()
+
+
+def _due(jobs: list[Job]) -> list[Job]:
+    """Those whose callers still wait; asked again when the file was waited for."""
+    now = time.monotonic()
+    return [job for job in jobs if job.deadline > now]
 
 
 def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Row]) -> list[Row]:

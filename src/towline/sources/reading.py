@@ -1,0 +1,231 @@
+"""Reading what others wrote: whatever is absent or of another type reads as nothing.
+
+Real payloads lack newer fields, were trimmed by proxies, or come from versions nobody has seen.
+So no field is trusted to exist or to have its type, and one bad field does not spoil the rest.
+Text that could not be stored (NUL), URLs that could not be shown (`javascript:`) and names that
+could not stand in a path (`..`) read as nothing as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final, TypeAlias, TypeGuard
+from urllib.parse import parse_qsl, urlsplit
+
+from towline.core.canonical import MAX_INTEGER, JsonValue, parse_json
+from towline.core.events import Actor, ActorKind
+from towline.errors import Rejected
+from towline.sources.delivery import Headers, Malformed
+
+Object: TypeAlias = dict[str, JsonValue]
+
+LONGEST_ID: Final = 255
+LONGEST_NAME: Final = 1024
+LONGEST_URL: Final = 2048
+LONGEST_SUMMARY: Final = 2000
+LONGEST_COMMENT: Final = 16_384
+MOST_ITEMS: Final = 100
+
+_MOST_FORM_FIELDS: Final = 100
+_NOTHING: Final[Object] = {}  # shared, so never written to
+_COMMIT: Final = re.compile(r"[0-9a-fA-F]{7,64}")
+_REPO: Final = re.compile(r"(?!\.{1,2}/)[\w.-]+(?:/(?!\.{1,2}(?:/|$))[\w.-]+)+", re.ASCII)
+_SCP_URL: Final = re.compile(r"[^/@]+@[^/:]+:(?!//)(?P<path>.+)")
+_ACTOR_KINDS: Final[Mapping[str, ActorKind]] = {
+    "User": "user",
+    "Bot": "bot",
+    "Organization": "organization",
+}
+
+
+def header(headers: Headers, name: str) -> str | None:
+    """A header that is an id or a name; `Malformed` if it is too long or not printable ASCII."""
+    value = headers.get(name)
+    if not value:
+        return None
+    if len(value) > LONGEST_ID or not (value.isascii() and value.isprintable()):
+        raise Malformed(f"the header {name} must be printable ASCII of at most {LONGEST_ID} bytes")
+    return value
+
+
+def required_header(headers: Headers, name: str) -> str:
+    value = header(headers, name)
+    if value is None:
+        raise Malformed(f"the header {name} is missing")
+    return value
+
+
+def json_object(body: bytes | str) -> Object:
+    try:
+        value = parse_json(body)
+    except Rejected as error:
+        raise Malformed(str(error)) from None
+    if not isinstance(value, dict):
+        raise Malformed("the body must be a JSON object")
+    return value
+
+
+def is_form(headers: Headers, body: bytes) -> bool:
+    """Whether the body is form-encoded; curl calls JSON a form unless it is told otherwise."""
+    content_type = headers.get("content-type", "").lower()
+    return content_type.startswith("application/x-www-form-urlencoded") and body[:1] != b"{"
+
+
+def form_fields(body: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            body.decode(),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MOST_FORM_FIELDS,
+        )
+    except ValueError:
+        raise Malformed("the body cannot be read as a form in UTF-8") from None
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise Malformed("the form has a field more than once")
+    if any("\0" in value for value in fields.values()):
+        raise Malformed("the form has a field with a NUL character")
+    return fields
+
+
+def body_hash(body: bytes) -> str:
+    """An id for a delivery which has none: the same body is the same delivery."""
+    return f"sha256-{hashlib.sha256(body).hexdigest()}"
+
+
+def inner(node: Object, name: str) -> Object:
+    value = node.get(name)
+    return value if isinstance(value, dict) else _NOTHING
+
+
+def objects(node: Object, name: str, most: int = MOST_ITEMS) -> list[Object]:
+    value = node.get(name)
+    if not isinstance(value, list):
+        return []
+    return [item for item in value[:most] if isinstance(item, dict)]
+
+
+def texts(node: Object, name: str) -> tuple[str, ...]:
+    value = node.get(name)
+    if not isinstance(value, list):
+        return ()
+    return tuple(item for item in value[:MOST_ITEMS] if _is_name(item, LONGEST_NAME))
+
+
+def text(node: Object, name: str, longest: int = LONGEST_NAME) -> str | None:
+    """Text that means something only as a whole."""
+    value = node.get(name)
+    return value if _is_name(value, longest) else None
+
+
+def prose(node: Object, name: str, longest: int = LONGEST_SUMMARY) -> str:
+    """Text for people and patterns: cut rather than dropped."""
+    value = node.get(name)
+    return value[:longest].replace("\0", "") if isinstance(value, str) else ""
+
+
+def ident(node: Object, name: str) -> str | None:
+    """An id, which some write as a number and others as text."""
+    value = node.get(name)
+    if type(value) is int and abs(value) < 2**64:
+        return str(value)
+    return text(node, name, LONGEST_ID)
+
+
+def number(node: Object, name: str) -> int | None:
+    """A whole number above zero, as a number or in digits."""
+    value = node.get(name)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
+        value = int(value)
+    return value if type(value) is int and 0 < value <= MAX_INTEGER else None
+
+
+def flag(node: Object, name: str) -> bool | None:
+    value = node.get(name)
+    return value if isinstance(value, bool) else None
+
+
+def commit(node: Object, name: str) -> str | None:
+    """A commit's hash; the hash of zeros, which stands for no commit, is none."""
+    value = node.get(name)
+    if not _is_hash(value) or not value.strip("0"):
+        return None
+    return value.lower()
+
+
+def has_hashes(node: Object, *names: str) -> bool:
+    """Whether all are hashes, be it of zeros: then a commit that is none was told to be so."""
+    return all(_is_hash(node.get(name)) for name in names)
+
+
+def url(node: Object, name: str) -> str | None:
+    value = text(node, name, LONGEST_URL)
+    return value if value and value.startswith(("https://", "http://")) else None
+
+
+def moment(node: Object, name: str) -> float | None:
+    """Seconds since 1970, of ISO 8601, of GitLab's `2021-02-23 02:41:37 UTC`, or of a number."""
+    value = node.get(name)
+    if isinstance(value, str):
+        return _seconds(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 2**40 else None
+
+
+def moment_of_ms(node: Object, name: str) -> float | None:
+    """Seconds since 1970, of a number of milliseconds."""
+    value = node.get(name)
+    return value / 1000 if type(value) is int and 0 <= value < 2**50 else None
+
+
+def _seconds(value: str) -> float | None:
+    try:
+        read = datetime.fromisoformat(value.replace(" UTC", "Z"))
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def actor(node: Object, name: str, login: str = "login") -> Actor | None:
+    """Who is described under `name`; None for a deleted account as well."""
+    who = inner(node, name)
+    known_as = text(who, login, LONGEST_ID)
+    if known_as is None:
+        return None
+    kind = _ACTOR_KINDS.get(text(who, "type") or "")
+    return Actor(known_as, "bot" if known_as.endswith("[bot]") else kind)
+
+
+def repo_name(value: JsonValue) -> str | None:
+    """`owner/name`, or a longer path where groups are nested."""
+    if not isinstance(value, str) or len(value) > LONGEST_ID:
+        return None
+    return value if _REPO.fullmatch(value) else None
+
+
+def repo_of_url(value: JsonValue) -> str | None:
+    """The repository that a page's or a clone's URL names."""
+    if not isinstance(value, str) or len(value) > LONGEST_URL:
+        return None
+    if scp := _SCP_URL.fullmatch(value):
+        path = scp["path"]
+    else:
+        try:
+            parts = urlsplit(value)
+        except ValueError:
+            return None
+        path = parts.path if parts.netloc else ""
+    return repo_name(path.strip("/").removesuffix(".git"))
+
+
+def _is_hash(value: JsonValue) -> TypeGuard[str]:
+    return isinstance(value, str) and _COMMIT.fullmatch(value) is not None
+
+
+def _is_name(value: JsonValue, longest: int) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= longest and "\0" not in value
