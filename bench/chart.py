@@ -109,7 +109,7 @@ def _panel(suite: Suite, chart: Chart, results: Results) -> Panel:
         found = spread(samples, Figure(contender.name, chart.metric))
         if found is not None:
             bars.append(Bar(contender.name, contender.kind, found))
-    bars.sort(key=lambda bar: -bar.spread.median)
+    bars.sort(key=lambda bar: bar.spread.median, reverse=not chart.lower_is_better)
     scale = ", logarithmic" if chart.log else ""
     return Panel(f"{chart.title}{scale}", chart.log, bars)
 

@@ -95,6 +95,7 @@ class Chart:
     metric: str
     title: str
     log: bool = True
+    lower_is_better: bool = False
 
 
 @dataclass(frozen=True)

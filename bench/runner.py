@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _SAMPLE_SECONDS = 180
 _PATIENCE_SECONDS = 5.0
 _TRIES = 2
+_LONGEST_FOLDER = 50
 
 
 class Stage:
@@ -78,18 +80,30 @@ class Stage:
             redis_command(self._redis.url, "FLUSHALL")
             command += ["--redis", self._redis.url]
         try:
-            return _metrics_of(command)
+            return _metrics_of(command, self._environment())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             if contender.server == "postgres" and self._postgres is not None:
                 self._postgres.drop_database(name)
                 self._postgres.drop_database(f"{name}_large")
 
+    def _environment(self) -> dict[str, str]:
+        """Temporary files go with the stage, unless names of sockets in there would be too long."""
+        fits = len(str(self.folder)) <= _LONGEST_FOLDER
+        return os.environ | ({"TMPDIR": str(self.folder)} if fits else {})
 
-def _metrics_of(command: Sequence[str]) -> tuple[dict[str, float], str]:
+
+def _metrics_of(
+    command: Sequence[str], environment: dict[str, str]
+) -> tuple[dict[str, float], str]:
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=_SAMPLE_SECONDS
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SAMPLE_SECONDS,
         )
     except subprocess.TimeoutExpired:
         return {}, f"no result within {_SAMPLE_SECONDS} s"

@@ -243,7 +243,10 @@ LOCK_CONTENDED = Suite(
         Goal("Jain's index in memory", Figure("towline-memory", "jain"), at_least=0.99),
     ),
     (
-        Chart("locks", "wait_p99_ms", "32 waiters: p99 wait in ms (shorter is better)"),
+        Chart(
+            "locks", "wait_p99_ms", "32 waiters: p99 wait in ms, shorter is better",
+            lower_is_better=True,
+        ),
         Chart("locks", "handovers", "32 waiters, 1 ms held: hand-overs a second", log=False),
     ),
 )  # fmt: skip

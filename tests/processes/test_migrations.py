@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,17 @@ def test_processes_that_start_at_once_make_the_tables_once(sql_url: str, crew: C
     assert ask(sql_url, "SELECT version_num FROM towline_version") == ["0001"]
     if sql_url.startswith("sqlite"):
         assert ask(sql_url, "SELECT value FROM towline_epoch") == ["0"]
+
+
+async def test_one_process_may_open_several_new_databases_at_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Their migrations do not get into each other's way."""
+    urls = [postgres_url, *[f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db", "c.db")]]
+    handles = await asyncio.gather(*[Idempotency.open(url)._open() for url in urls])
+    for idem in handles:
+        assert (await idem.check_and_set("jira:1", "acme", 1)).status == "new"
+        await idem.aclose()
 
 
 async def test_a_newer_database_is_refused(sql_url: str) -> None:

@@ -83,8 +83,8 @@ def check_pull_request(event: Event, payload: Any) -> None:
     assert event.labels == tuple(label["name"] for label in pull.get("labels", []))
     assert event.draft == pull.get("draft", False)
     assert event.merge_commit_sha == (pull["merge_commit_sha"] if merged else None)
-    assert event.url == pull["html_url"]
-    assert event.occurred_at is not None
+    assert event.url == pull.get("html_url")
+    assert (event.occurred_at is None) == ("updated_at" not in pull)
 
 
 def check_check(event: Event, payload: Any, name: str) -> None:
@@ -112,7 +112,7 @@ def check_review(event: Event, payload: Any) -> None:
     assert isinstance(event, ReviewSubmitted)
     pull, review = payload["pull_request"], payload["review"]
     assert (event.number, event.state) == (pull["number"], review["state"].lower())
-    assert (event.head_sha, event.reviewed_sha) == (pull["head"]["sha"], review["commit_id"])
+    assert (event.head_sha, event.reviewed_sha) == (pull["head"]["sha"], review.get("commit_id"))
     assert event.reviewer is not None
     assert event.reviewer.login == review["user"]["login"]
 
@@ -221,7 +221,7 @@ def test_all_payloads_were_seen() -> None:
     if not SAMPLES:
         pytest.skip("the folder with real payloads is not there")
     found = [event for s in SAMPLES for event in receive(s.raw, s.event).events]
-    assert (len(SAMPLES), len(found)) == (145, 103)
+    assert (len(SAMPLES), len(found)) == (145, 106)
 
 
 @pytest.mark.parametrize("name", ["x_github_delivery", "x_github_event"])
@@ -367,12 +367,13 @@ def test_installations() -> None:
     listed = [{"full_name": f"o/n{number}"} for number in range(300)]
     names = tuple(f"o/n{number}" for number in range(300))
     installation = {"id": 5, "account": {"login": "o"}}
-    for name, payload, added, removed in [
+    cases: list[tuple[str, Any, tuple[str, ...], tuple[str, ...]]] = [
         ("installation", {"action": "created", "repositories": listed}, names, ()),
         ("installation", {"action": "deleted", "repositories": listed}, (), names),
         ("installation_repositories", {"repositories_added": listed}, names, ()),
         ("installation_repositories", {"repositories_removed": listed}, (), names),
-    ]:
+    ]
+    for name, payload, added, removed in cases:
         event = only({"action": "x", "installation": installation} | payload, name)
         assert isinstance(event, InstallationChanged)
         assert (event.installation_id, event.account) == ("5", "o")

@@ -24,7 +24,8 @@ TAKE = Statement(
       address = excluded.address,
       token = CASE WHEN towline_leases.expires_us > {{now}} THEN towline_leases.token
                    ELSE {{newer}} END,
-      expires_us = excluded.expires_us
+      expires_us = CASE WHEN towline_leases.expires_us > {{now}} THEN towline_leases.expires_us
+                        ELSE excluded.expires_us END
     WHERE towline_leases.expires_us <= {{now}} OR towline_leases.holder = excluded.holder
     RETURNING {_LEASE}, {{now}}
     """,

@@ -5,10 +5,14 @@ else the `Idempotency-Key`, which has the same value and is stable across retrie
 newer). Older instances name only the event, in `X-Gitlab-Event-UUID`. A hook that is called
 because of what another hook did carries the event of the first, so that this alone would drop
 the second: the body's hash is added. `X-Gitlab-Webhook-UUID` names the hook.
+
+Old versions, and what stands between, are sloppy in places: a member is repeated, a name has a
+blank at its end. A merge request is therefore also known by its page, and its state by the action.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -48,7 +52,15 @@ _REVIEWS: Final[Mapping[str, ReviewState]] = {
     "unapproval": "dismissed",
 }
 _NOTE_ACTIONS: Final[Mapping[str, CommentAction]] = {"create": "created", "update": "edited"}
-_STATES: Final[Mapping[str, PullRequestState]] = {"closed": "closed", "merged": "merged"}
+_STATES: Final[Mapping[str, PullRequestState]] = {
+    "open": "open",
+    "reopen": "open",
+    "close": "closed",
+    "closed": "closed",
+    "merge": "merged",
+    "merged": "merged",
+}
+_PAGE: Final = re.compile(r"/merge_requests/(?P<number>[1-9]\d{0,14})(?:#|$)")
 
 
 def receive(
@@ -62,7 +74,7 @@ def receive(
     authenticate(check_gitlab, headers, body, secrets, now, allow_unsigned=allow_unsigned)
     delivery_id = _delivery_id(headers, body)
     hook_id = reading.header(headers, "x-gitlab-webhook-uuid")
-    payload = reading.json_object(body)
+    payload = reading.json_object_with_repeats(body)
     return Delivery(
         key=keys.GitLab(delivery_id, hook_id=hook_id),
         delivery_id=delivery_id,
@@ -116,10 +128,9 @@ def _repo(payload: Object) -> str | None:
 
 def _merge_request(payload: Object, repo: str, actor: Actor | None) -> Event | None:
     request = reading.inner(payload, "object_attributes")
-    number = reading.number(request, "iid")
+    number, action = _number(request), reading.text(request, "action") or ""
     if number is None:
         return None
-    action = reading.text(request, "action") or ""
     if action in _REVIEWS:
         return _review(request, repo, actor, number, _REVIEWS[action])
     return PullRequestChanged(
@@ -129,7 +140,7 @@ def _merge_request(payload: Object, repo: str, actor: Actor | None) -> Event | N
         actor=actor,
         number=number,
         action=_ACTIONS.get(action) or _update(payload, request),
-        state=_STATES.get(reading.text(request, "state") or "", "open"),
+        state=_STATES.get(action) or _STATES.get(reading.text(request, "state") or "") or "open",
         head_sha=_head(request),
         before_sha=reading.commit(request, "oldrev"),
         head_ref=reading.text(request, "source_branch"),
@@ -161,6 +172,11 @@ def _review(
         reviewed_sha=head_sha,
         url=reading.url(request, "url"),
     )
+
+
+def _number(request: Object) -> int | None:
+    page = _PAGE.search(reading.url(request, "url") or "")
+    return reading.number(request, "iid") or (int(page["number"]) if page else None)
 
 
 def _update(payload: Object, request: Object) -> str:
@@ -206,7 +222,7 @@ def _note(payload: Object, repo: str, actor: Actor | None) -> Event | None:
         reading.inner(payload, "object_attributes"),
         reading.inner(payload, "merge_request"),
     )
-    number, comment_id = reading.number(request, "iid"), reading.ident(note, "id")
+    number, comment_id = _number(request), reading.ident(note, "id")
     if number is None or comment_id is None or reading.flag(note, "system"):
         return None
     return Commented(
@@ -231,7 +247,7 @@ def _pipeline(payload: Object, repo: str, actor: Actor | None) -> Event | None:
     if head_sha is None or status is None:
         return None
     outcome = outcome_of(status)
-    number = reading.number(reading.inner(payload, "merge_request"), "iid")
+    number = _number(reading.inner(payload, "merge_request"))
     return CheckChanged(
         source=SOURCE,
         repo=repo,

@@ -9,11 +9,14 @@ could not stand in a path (`..`) read as nothing as well.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeAlias, TypeGuard
 from urllib.parse import parse_qsl, urlsplit
+
+import orjson
 
 from towline.core.canonical import MAX_INTEGER, JsonValue, parse_json
 from towline.core.events import Actor, ActorKind
@@ -66,6 +69,28 @@ def json_object(body: bytes | str) -> Object:
     if not isinstance(value, dict):
         raise Malformed("the body must be a JSON object")
     return value
+
+
+def json_object_with_repeats(body: bytes) -> Object:
+    """As `json_object`, but a member may be repeated with the same value: it has one meaning."""
+    try:
+        return json_object(body)
+    except Malformed as refused:
+        try:
+            orjson.loads(body)  # refuses what json.loads would take: NaN, infinity, surrogates
+            value = json.loads(body.decode(), object_pairs_hook=_agreeing_members)
+            return json_object(orjson.dumps(value))
+        except (ValueError, RecursionError, orjson.JSONEncodeError):
+            raise refused from None
+
+
+def _agreeing_members(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    members: dict[str, JsonValue] = {}
+    for name, value in pairs:
+        if name in members and orjson.dumps(members[name]) != orjson.dumps(value):
+            raise Malformed("a member is there twice, with two values")
+        members[name] = value
+    return members
 
 
 def is_form(headers: Headers, body: bytes) -> bool:

@@ -7,6 +7,8 @@ to it, and whoever comes second finds the work done.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from towline.store.sqlite_library import sqlite3
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION_SQL = "SELECT version_num FROM towline_version"
 _ADVISORY_LOCK = 0x746F776C  # "towl"
+_UPGRADE_SECONDS = 60.0
+_alembic = threading.Lock()
+"""Alembic keeps what it works on in globals: within a process, one migration at a time."""
 
 
 def newest() -> str:
@@ -98,6 +103,11 @@ async def postgres_version(connection: Any) -> str | None:
 
 
 async def upgrade_postgres(connect: Callable[[], Awaitable[Any]]) -> None:
+    """On a thread with a loop of its own: Alembic must have no other migration beside it."""
+    await asyncio.to_thread(asyncio.run, _upgrade_postgres(connect))
+
+
+async def _upgrade_postgres(connect: Callable[[], Awaitable[Any]]) -> None:
     """In one transaction, under an advisory lock that ends with it."""
     from sqlalchemy import text
     from sqlalchemy.ext.asyncio import create_async_engine
@@ -105,7 +115,7 @@ async def upgrade_postgres(connect: Callable[[], Awaitable[Any]]) -> None:
 
     engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
     try:
-        async with engine.begin() as connection:
+        async with asyncio.timeout(_UPGRADE_SECONDS), engine.begin() as connection:
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
             await connection.run_sync(_run_revisions)
     finally:
@@ -119,4 +129,5 @@ def _run_revisions(connection: Any) -> None:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _alembic:
+        command.upgrade(config, "head")

@@ -76,7 +76,10 @@ class Postgres:
 
             current = is_current(await postgres_version(connection))
         if not current:
-            await upgrade_postgres(self._dial_without_limits)
+            try:
+                await upgrade_postgres(self._dial_without_limits)
+            except TimeoutError as error:
+                raise self._translate(error) from error
         self._prepared = True
 
     async def version(self) -> str | None:
