@@ -49,7 +49,8 @@ def _goals(known: list[tuple[Suite, SuiteResult]]) -> Iterator[str]:
                 yield f"| {suite.name} | {goal.text} | {goal.bound} | not measured | |"
                 continue
             mark = "holds" if found.holds else "**missed**"
-            measured = _cell(found.spread, 2)
+            low, high = found.spread.low, found.spread.high
+            measured = f"{found.spread.median:.3g} ({low:.3g}..{high:.3g})"
             yield f"| {suite.name} | {goal.text} | {goal.bound} | {measured} | {mark} |"
     yield ""
 
@@ -70,7 +71,8 @@ def _section(suite: Suite, result: SuiteResult) -> Iterator[str]:
             cells.append(_cell(found, column.decimals))
         yield f"| {' | '.join(cells)} |"
     kind = "a quick run: an indication only" if result.quick else "a full run"
-    yield from ("", f"{result.rounds} rounds on {result.date}, {kind}.", "")
+    rounds = "1 round" if result.rounds == 1 else f"{result.rounds} rounds"
+    yield from ("", f"{rounds} on {result.date}, {kind}.", "")
 
 
 def _ratio(suite: Suite, result: SuiteResult, name: str) -> str:

@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 _SAMPLE_SECONDS = 180
 _PATIENCE_SECONDS = 5.0
-_TRIES = 2
 _LONGEST_FOLDER = 50
 
 
@@ -123,14 +122,8 @@ def samples(stage: Stage, suite: Suite, rounds: int, quick: bool) -> Iterator[Sa
 
 
 def _take(stage: Stage, suite: Suite, contender: Contender, number: int, quick: bool) -> Sample:
-    """One sample; if it was disturbed it is taken once more, and the calmer one counts."""
-    taken = []
-    for _ in range(1 if quick else _TRIES):
-        if not quick:
-            wait_until_quiet(stage.pids, _PATIENCE_SECONDS)
-        watch = CpuWatch(stage.pids)
-        metrics, error = stage.run(suite, contender, quick)
-        taken.append(Sample(contender.name, number, metrics, round(watch.other(), 3), error))
-        if error or not taken[-1].disturbed:
-            break
-    return min(taken, key=lambda sample: (bool(sample.error), sample.other))
+    if not quick:
+        wait_until_quiet(stage.pids, _PATIENCE_SECONDS)
+    watch = CpuWatch(stage.pids)
+    metrics, error = stage.run(suite, contender, quick)
+    return Sample(contender.name, number, metrics, round(watch.other(), 3), error)

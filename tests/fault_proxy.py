@@ -129,10 +129,11 @@ class FaultProxy:
             self._tasks.discard(task)
 
     async def _serve(self, link: Link, client_reader: asyncio.StreamReader) -> None:
-        pumps = [self._requests(link, client_reader)]
+        replies = []
         if self.mode is not Mode.SWALLOW_REQUESTS:
             server_reader, link.server = await asyncio.open_connection(*self.target)
-            pumps.append(self._replies(link, server_reader))
+            replies.append(self._replies(link, server_reader))
+        pumps = [self._requests(link, client_reader), *replies]
         tasks = [asyncio.ensure_future(pump) for pump in pumps]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -74,6 +74,23 @@ async def test_a_cancelled_process_leaves_its_key_to_the_next(idem: Idempotency)
         assert (out.processed, out.result) == (True, "mine")
 
 
+async def test_a_cancelled_takeover_is_given_back(idem: Idempotency) -> None:
+    """The next attempt is the second one, as if the cancelled one had never been."""
+    for turns in range(TURNS):
+        key = keys.Jira(webhook_id=str(turns))
+        await idem.fail(await idem.check_and_set(key, "acme", PAYLOAD), "no")
+        call = asyncio.ensure_future(idem.check_and_set(key, "acme", PAYLOAD))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if call.cancel():
+            await asyncio.wait({call})
+            out = await idem.process(key, "acme", PAYLOAD, Handler("mine"), wait=SOON)
+            record = await idem.get(key, "acme")
+            assert out.processed
+            assert record is not None
+            assert record.attempts == 2
+
+
 async def test_a_cancelled_claim_is_given_back(idem: Idempotency) -> None:
     """Nobody holds a claim whose caller never got it: no attempt is counted for it."""
     await idem.process("jira:warm", "acme", PAYLOAD, Handler(0))

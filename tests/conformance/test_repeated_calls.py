@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.clocks import ManualClock
 from tests.conformance.deliveries import KEY, PAYLOAD
-from towline import Idempotency, Locks
+from towline import Idempotency, Locks, Slots
 
 LONG = 60_000_000
 
@@ -33,6 +33,16 @@ async def test_a_take_does_not_overtake_the_queue(backend_url: str, clock: Manua
         granted = await locks._leases.pass_on("repo", -1, "there")
         assert granted is not None
         assert granted.holder == "you:1"
+
+
+async def test_a_lowered_limit_holds_for_newcomers(backend_url: str, clock: ManualClock) -> None:
+    """Who still holds a slot under an earlier, larger limit counts under the new one."""
+    async with Slots.open(backend_url, clock=clock) as slots:
+        await slots._slots.take("repo", 2, "dead:1", 1_000_000)
+        assert await slots._slots.take("repo", 2, "live:1", LONG) is not None
+        clock.advance(2)
+        assert await slots._slots.take("repo", 1, "new:1", LONG) is None
+        assert await slots._slots.take("repo", 2, "new:2", LONG) is not None
 
 
 async def test_release_never_undoes_a_result(idem: Idempotency) -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from towline import Breaker, Claim, Dedup, Idempotency, Lease, Locks, RateLimit, Slots, keys
+from towline import (
+    Breaker,
+    Claim,
+    Dedup,
+    Idempotency,
+    Lease,
+    Locks,
+    RateLimit,
+    Slots,
+    Transient,
+    keys,
+)
 
+_PATIENCE = 20
 Call = Callable[[], Awaitable[Any]]
 
 
@@ -84,6 +97,14 @@ class Handles:
         """A lock and a slot, to be given back at the end of the body."""
         async with self.locks.acquire("held") as lock, self.slots.hold("held", 1) as slot:
             yield [lock, slot]
+
+    async def recover(self, name: str) -> None:
+        """Work again, soon if not at once: a busy machine has much to catch up with."""
+        for attempt in range(_PATIENCE):
+            with contextlib.suppress(Transient):
+                await self.work_again(f"{name}-{attempt}")
+                return
+        await self.work_again(f"{name}-at-last")
 
     async def work_again(self, name: str) -> None:
         """One successful step of each handle."""

@@ -89,7 +89,6 @@ async def test_a_crash_under_load_is_survived(kind: str, request: pytest.Fixture
                 await asyncio.sleep(0.01)
         load.stop.set()
         await running
-        assert load.failed
         assert load.longest < TIMEOUT + SLACK
         assert max(load.runs.values()) == 1
         runs = Counter(load.runs)

@@ -36,7 +36,7 @@ async def test_every_call_ends_by_its_deadline(far: Far, how: str) -> None:
         for name, (seconds, outcome) in zip(calls, answers, strict=True):
             assert isinstance(outcome, Transient), f"{name} gave {outcome!r}"
             assert seconds < TIMEOUT + SLACK, f"{name} took {seconds:.1f} s"
-        await handles.work_again("after")
+        await handles.recover("after")
         assert await calls["complete"]()
         assert await calls["extend"]()
 
@@ -53,7 +53,7 @@ async def test_leaving_a_lock_ends_by_its_deadline(far: Far, how: str) -> None:
         seconds = time.monotonic() - started
         silence.__exit__(None, None, None)
         assert seconds < 2 * TIMEOUT + SLACK
-        await handles.work_again("after")
+        await handles.recover("after")
 
 
 @pytest.mark.parametrize("digest_key", [None, bytes(32)], ids=["own secret", "given secret"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.faults.calls import handles_on
 from towline import Transient, Unavailable
+from towline.store import sqlite_library
 from towline.store.clock import SystemClock
 from towline.store.sql import Statement
 from towline.store.sqlite import Sqlite
@@ -59,7 +61,7 @@ async def test_a_file_held_by_a_stranger_ends_calls_by_their_deadline(
         assert seconds < 2 * TIMEOUT + SLACK
         assert not await handles.dedup.is_seen("never")
         stranger.execute("ROLLBACK")
-        await handles.work_again("after")
+        await handles.recover("after")
         assert await calls["complete"]()
 
 
@@ -127,6 +129,31 @@ async def test_commits_are_synced(database: Sqlite) -> None:
         assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     finally:
         db.close()
+
+
+async def test_transactions_take_the_write_lock_at_once(database: Sqlite) -> None:
+    """A deferred one that has read can be refused its lock at once, whatever the timeout."""
+    said: list[str] = []
+    assert database._writer is not None
+    await database.run(NOTE, [(1, "x")])
+    database._writer._db.set_trace_callback(said.append)
+    await database.run_all([(NOTE, [(2, "x")]), (NOTE, [(3, "x")])])
+    database._writer._db.set_trace_callback(None)
+    assert (said[0], said[-1]) == ("BEGIN IMMEDIATE", "COMMIT")
+    assert len([line for line in said if line.startswith("BEGIN")]) == 1
+
+
+async def test_an_affected_library_is_warned_about(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a SQLite that has the WAL-reset bug, the first opening says what to install."""
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
+    monkeypatch.setattr(sqlite_library, "_warned", False)
+    database = Sqlite(sqlite_url, SystemClock())
+    with caplog.at_level(logging.WARNING, "towline.store"):
+        await database.connect()
+    await database.aclose()
+    assert "sqlite_wal_reset_bug version=3.40.1" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.clocks import WrongHostClock
 from towline import Dedup, Idempotency, Locks, LockTimeout, NoSlot, RateLimit, Slots, keys
+from towline.store.clock import SystemClock
 
 KEY = keys.Jira(webhook_id="7")
 
@@ -46,6 +49,31 @@ async def test_leases_of_others_do_not_end_by_our_clock(server_url: str) -> None
         with pytest.raises(NoSlot):
             async with our_slots.hold("repo", 1):
                 pass
+
+
+class JumpingClock(SystemClock):
+    """A host's clock that somebody sets, in the middle of work."""
+
+    def __init__(self) -> None:
+        self.off_by_us = 0
+
+    def now_us(self) -> int:
+        return super().now_us() + self.off_by_us
+
+
+@pytest.mark.parametrize("days", [1, -1])
+async def test_a_holder_trusts_its_lease_by_a_clock_that_is_never_set(
+    server_url: str, days: int
+) -> None:
+    """Setting the host's clock by a day neither ends a lease nor keeps a lost one alive."""
+    clock = JumpingClock()
+    async with Locks.open(server_url, clock=clock) as locks:
+        async with locks.acquire("repo", ttl_seconds=1.0) as lease:
+            clock.off_by_us = days * 86_400_000_000
+            lease.check()
+            await asyncio.sleep(0.6)
+            lease.check()
+        assert not lease.lost.is_set()
 
 
 async def test_marks_and_rates_follow_the_servers_clock(server_url: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.processes.crew import Crew
+from tests.processes.crew import ROOT, Crew
 from tests.servers import psql
 from towline import Idempotency, Rejected
 from towline.store.sqlite_library import sqlite3
@@ -38,6 +39,13 @@ def test_processes_that_start_at_once_make_the_tables_once(sql_url: str, crew: C
     assert ask(sql_url, "SELECT version_num FROM towline_version") == ["0001"]
     if sql_url.startswith("sqlite"):
         assert ask(sql_url, "SELECT value FROM towline_epoch") == ["0"]
+
+
+def test_advisory_locks_belong_to_transactions() -> None:
+    """One that belongs to a session would stay behind in a pooler's connection."""
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    assert re.findall(r"pg_(?:try_)?advisory_(?!xact)\w+", sources) == []
+    assert "pg_advisory_xact_lock" in sources
 
 
 async def test_one_process_may_open_several_new_databases_at_once(

@@ -103,6 +103,7 @@ def check_answer(name: str, given: dict[str, str], body: bytes, secrets: list[st
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None)
 @given(given_headers=headers, body=st.binary(max_size=200), signed=st.booleans())
 @example(given_headers={}, body=b"[" * 100_000, signed=True)
 @example(given_headers={}, body=b'{"a":' * 400 + b"1" + b"}" * 400, signed=True)
@@ -122,6 +123,7 @@ def test_any_bytes_and_headers(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None)
 @given(payload=values_of_json, given_headers=headers)
 def test_any_json(name: str, payload: Any, given_headers: dict[str, str]) -> None:
     """Random JSON, well signed."""
@@ -162,7 +164,7 @@ def mutated(payload: Any, dice: random.Random, replacement: Any) -> Any:
     return payload
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(which=st.integers(0, 10**6), dice=st.randoms(use_true_random=False), data=st.data())
 def test_mutated_payloads(which: int, dice: random.Random, data: st.DataObject) -> None:
     """Real payloads in which nodes were deleted, or replaced by something of another type."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.sources.samples import NOW, SECRET, shared_headers
@@ -86,6 +86,9 @@ lists = st.tuples(texts, *[st.none() | texts] * 5)
 
 
 @given(st.lists(lists, min_size=2, max_size=2, unique=True))
+@example([("p", "1", "11", None, None, None), ("p", "11", "1", None, None, None)])
+@example([("p", "1", None, "a", None, None), ("p", "1", None, None, "a", None)])
+@example([("p", "1", "a,", "b", None, None), ("p", "1", "a", ",b", None, None)])
 def test_no_two_lists_share_an_id(two: list[tuple[str, ...]]) -> None:
     """Moving a character from one part to the next is another id."""
     names = ("run_id", "attempt", "conclusion", "job_id", "logs_url")

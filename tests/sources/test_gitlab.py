@@ -192,6 +192,20 @@ def test_delivery_id_is_the_best_there_is() -> None:
         receive(raw, idempotency_key="x" * 256)
 
 
+@pytest.mark.parametrize(
+    "repository",
+    [
+        {"homepage": "https://gitlab.example/group/sub/name"},
+        {"git_http_url": "https://gitlab.example/group/sub/name.git"},
+        {"git_ssh_url": "git@gitlab.example:group/sub/name.git"},
+        {"git_ssh_url": "ssh://git@gitlab.example:2222/group/sub/name.git"},
+    ],
+)
+def test_jobs_of_older_instances(repository: Any) -> None:
+    """Where no project is sent, any address of the repository tells its path."""
+    assert receive(json.dumps({"repository": repository}).encode()).repo == "group/sub/name"
+
+
 def test_recursive_hooks_are_not_duplicates() -> None:
     """Two hooks of one event have two keys, by the hook's id."""
     assert receive(b"{}").key != receive(b"{}", x_gitlab_webhook_uuid="other").key

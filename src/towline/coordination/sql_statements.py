@@ -137,6 +137,7 @@ SWEEP_WAITERS = Statement(
 )
 
 # A holder takes the lowest number that no live holder has; the key keeps two from one number.
+# The live ones are counted too, for some may hold higher numbers under a limit that was larger.
 TAKE_SLOT = Statement(
     "take slot",
     {"name": "text", "most": "bigint", "holder": "text", "ttl_us": "bigint"},
@@ -155,7 +156,9 @@ TAKE_SLOT = Statement(
           WHERE t.name = b.name AND t.slot = c.slot AND t.expires_us > {now})
       ) AS slot FROM b
     ) AS b
-    WHERE b.slot < b.most AND NOT EXISTS (
+    WHERE b.slot < b.most AND b.most > (
+      SELECT count(*) FROM towline_slots n WHERE n.name = b.name AND n.expires_us > {now})
+    AND NOT EXISTS (
       SELECT 1 FROM towline_slots o
       WHERE o.name = b.name AND o.holder = b.holder AND o.expires_us > {now})
     ON CONFLICT (name, slot) DO UPDATE SET

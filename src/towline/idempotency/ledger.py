@@ -110,6 +110,17 @@ class Ledger:
             )
         return found
 
+    async def find_own(self, draft: Draft) -> Claim | None:
+        """The claim that a draft won, if its answer was lost; it is put if it never arrived."""
+        sent_at = self._clock.monotonic()
+        found = await self._records.put(draft)
+        if found.token is not None:
+            return self._won(draft, found.token, 1, sent_at)
+        record = found.existing
+        if record is None or (record.status, record.holder) != (claims.PROCESSING, draft.holder):
+            return None
+        return self._won(draft, record.token, record.attempts, sent_at)
+
     async def _rule(
         self, draft: Draft, record: claims.Record, now: int, sent_at: float
     ) -> Claim | None:

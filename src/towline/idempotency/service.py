@@ -40,6 +40,8 @@ from towline.telemetry import Audit, IdempotencyMeter, audit_to_log
 
 _SAFETY_POLL_SECONDS = 1.0
 _SWEEP_BATCH = 500
+_LOOKS = (0.0, 0.25)
+"""When to look for a claim nobody heard of: a takeover may still be on its way the first time."""
 
 _log = logging.getLogger("towline.idempotency")
 T = TypeVar("T")
@@ -92,10 +94,13 @@ class IdempotencyService:
             raise
 
     async def _give_back(self, draft: Draft) -> None:
-        """Nobody heard of what may have been granted: ask for it once more, and release it."""
-        claim = await self._ledger.claim(draft)
-        if claim.status == "new":
-            await self.release(claim)
+        """Nobody heard of what may have been granted: look for it, and release it."""
+        for pause in _LOOKS:
+            await asyncio.sleep(pause)
+            claim = await self._ledger.find_own(draft)
+            if claim is not None:
+                await self.release(claim)
+                return
 
     def _count(self, claim: Claim) -> None:
         self._meter.count("checks", claim.source)
