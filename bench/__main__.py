@@ -51,7 +51,8 @@ def main() -> int:
         measure(stage, chosen, rounds, asked.quick, results)
     for suite in chosen:
         show(suite, results.suites[suite.name])
-    show_goals(chosen, results)
+    if any(suite.goals for suite in chosen):
+        show_goals(chosen, results)
     if asked.json:
         results.save(asked.json)
     docs = asked.docs or (None if asked.quick else DOCS)

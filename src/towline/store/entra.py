@@ -15,8 +15,14 @@ from typing import Protocol
 from towline.errors import MissingExtra, Rejected, Unavailable
 from towline.ports.clock import Clock
 from towline.store.clock import SystemClock
-from towline.store.redis import Redis
 from towline.store.redis_address import Renewed
+
+_MISSING = "Redis with Entra ID credentials needs an extra: pip install 'towline[entra]'"
+
+try:
+    from towline.store.redis import Redis
+except MissingExtra as missing:
+    raise MissingExtra(_MISSING) from missing
 
 _SCOPE = "https://redis.azure.com/.default"
 _RENEW_AT = 0.7
@@ -71,9 +77,7 @@ def _of_the_environment(azure_client_id: str | None) -> IdentityProvider:
         from azure.identity import DefaultAzureCredential
         from redis_entraid.identity_provider import DefaultAzureCredentialProvider
     except ModuleNotFoundError as missing:
-        raise MissingExtra(
-            "Redis with Entra ID needs redis-entraid: pip install 'towline[entra]'"
-        ) from missing
+        raise MissingExtra(_MISSING) from missing
     # Passed as None, the id would hide AZURE_CLIENT_ID of the environment.
     chosen = {"managed_identity_client_id": azure_client_id} if azure_client_id else {}
     provider: IdentityProvider = DefaultAzureCredentialProvider(
