@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from operator import itemgetter
 from typing import Any
 
 from towline.coordination import sql_statements as q
@@ -79,10 +80,24 @@ def _grant(row: Row | None) -> Grant | None:
 
 
 class SqlSlots(_Batched):
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._takes = self._one_at_a_time(q.TAKE_SLOT)
+        self._extensions = self._one_at_a_time(q.EXTEND_SLOT)
+        self._releases = self._one_at_a_time(q.RELEASE_SLOT)
+
+    def _one_at_a_time(self, statement: Statement) -> Coalescer[Row, list[Row]]:
+        """A caller that leaves does not break off its statement, and the next on its name waits."""
+
+        async def fly(items: list[Row]) -> list[list[Row]]:
+            return [await self._database.run(statement, [item]) for item in items]
+
+        return Coalescer(fly, key=itemgetter(0), seats=1, lanes=self._database.lanes)
+
     async def take(self, name: str, limit: int, holder: str, ttl_us: int) -> int | None:
         """Two processes may pick the same free number: the loser looks again."""
         for _ in range(_RACES):
-            rows = await self._database.run(q.TAKE_SLOT, [(name, limit, holder, ttl_us)])
+            rows = await self._takes.submit((name, limit, holder, ttl_us))
             if rows:
                 return int(rows[0][1])
             looked = await self._database.run(q.LOOK_AT_SLOTS, [(name,)])
@@ -94,10 +109,10 @@ class SqlSlots(_Batched):
         return None
 
     async def extend(self, name: str, holder: str, token: int, ttl_us: int) -> bool:
-        return bool(await self._database.run(q.EXTEND_SLOT, [(name, holder, token, ttl_us)]))
+        return bool(await self._extensions.submit((name, holder, token, ttl_us)))
 
     async def release(self, name: str, holder: str, token: int) -> bool:
-        return bool(await self._database.run(q.RELEASE_SLOT, [(name, holder, token)]))
+        return bool(await self._releases.submit((name, holder, token)))
 
 
 class SqlSeen(_Batched):

@@ -120,7 +120,7 @@ SWEEP_LEASES = Statement(
     DELETE FROM towline_leases WHERE name IN (
       SELECT l.name FROM towline_leases l WHERE l.expires_us <= {now} - 86400000000
         AND NOT EXISTS (SELECT 1 FROM towline_waiters w WHERE w.name = l.name)
-      LIMIT (SELECT most FROM b))
+      LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )
@@ -131,7 +131,7 @@ SWEEP_WAITERS = Statement(
     """
     DELETE FROM towline_waiters WHERE (name, ticket) IN (
       SELECT w.name, w.ticket FROM towline_waiters w WHERE w.expires_us <= {now}
-      LIMIT (SELECT most FROM b))
+      LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )
@@ -233,7 +233,8 @@ SWEEP_SEEN = Statement(
     {"most": "bigint"},
     """
     DELETE FROM towline_seen WHERE key IN (
-      SELECT s.key FROM towline_seen s WHERE s.expires_us <= {now} LIMIT (SELECT most FROM b))
+      SELECT s.key FROM towline_seen s WHERE s.expires_us <= {now}
+      LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )
@@ -269,7 +270,8 @@ SWEEP_RATES = Statement(
     {"most": "bigint"},
     """
     DELETE FROM towline_rates WHERE key IN (
-      SELECT r.key FROM towline_rates r WHERE r.arrival_us <= {now} LIMIT (SELECT most FROM b))
+      SELECT r.key FROM towline_rates r WHERE r.arrival_us <= {now}
+      LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )

@@ -39,7 +39,7 @@ from towline.ports.records import RecordStore
 from towline.telemetry import Audit, IdempotencyMeter, audit_to_log
 
 _SAFETY_POLL_SECONDS = 1.0
-_SWEEP_BATCH = 500
+_SWEEP_BATCH = 100
 _LOOKS = (0.0, 0.25)
 """When to look for a claim nobody heard of: a takeover may still be on its way the first time."""
 

@@ -126,7 +126,7 @@ SWEEP = Statement(
       SELECT r.tenant, r.key FROM towline_records r
       WHERE r.expires_us <= {now} AND r.status <> 'parked'
         AND (r.status <> 'processing' OR r.lock_expires_us <= {now})
-      ORDER BY r.expires_us LIMIT (SELECT most FROM b))
+      ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )
@@ -138,7 +138,7 @@ EVICT = Statement(
     DELETE FROM towline_records WHERE (tenant, key) IN (
       SELECT r.tenant, r.key FROM towline_records r
       WHERE r.status IN ('completed', 'failed')
-      ORDER BY r.expires_us LIMIT (SELECT most FROM b))
+      ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )
@@ -167,10 +167,17 @@ _DIGEST_KEY = "idempotency digest key"
 class SqlRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._puts: Coalescer[Draft, Put] = Coalescer(self._fly_puts, key=_place)
-        self._results: Coalescer[Result, Swapped | None] = Coalescer(self._fly_results, key=_place)
+        seats, lanes = database.seats, database.lanes
+        self._puts: Coalescer[Draft, Put] = Coalescer(
+            self._fly_puts, key=_place, seats=seats, lanes=lanes
+        )
+        self._results: Coalescer[Result, Swapped | None] = Coalescer(
+            self._fly_results, key=_place, seats=seats, lanes=lanes
+        )
         self._swaps: Coalescer[Change, Swapped | None] = Coalescer(self._fly_swaps, key=_place)
-        self._reads: Coalescer[tuple[str, str], Put] = Coalescer(self._fly_reads)
+        self._reads: Coalescer[tuple[str, str], Put] = Coalescer(
+            self._fly_reads, seats=seats, lanes=lanes
+        )
         self._attachments: Coalescer[tuple[str, str, int, str], bool] = Coalescer(
             self._fly_attachments, key=_place
         )

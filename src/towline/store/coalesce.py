@@ -1,10 +1,12 @@
 """Concurrent calls share a round trip.
 
 Calls that arrive while a flight is under way wait together and leave with the next one; a lone
-caller leaves at once. One mechanism serves the multi-row statement (PostgreSQL, SQLite); the
-pipeline of Redis and the shared commit of SQLite follow the same rule in their own modules.
+caller leaves at once, and a full flight does not wait for the end of the loop's turn. One
+mechanism serves the multi-row statement (PostgreSQL, SQLite); the pipeline of Redis and the shared
+commit of SQLite follow the same rule in their own modules.
 
-Two items with one `key` never share a flight: a multi-row upsert may touch a row only once.
+Two items with one `key` are never in the air together: a multi-row upsert may touch a row only
+once, and calls on one key keep their order.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ class Coalescer(Generic[Item, Result]):
         self._lanes = lanes
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._flights: set[asyncio.Task[None]] = set()
+        self._aloft: set[Hashable] = set()
         self._boarding = False
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, future))
-        if not self._boarding and len(self._flights) < self._lanes:
-            self._boarding = True
-            loop.call_soon(self._depart)
+        if len(self._flights) < self._lanes:
+            if len(self._waiting) % self._seats == 0:
+                self._depart()
+            elif not self._boarding:
+                self._boarding = True
+                loop.call_soon(self._depart)
         return future
 
     def _depart(self) -> None:
@@ -52,7 +58,7 @@ class Coalescer(Generic[Item, Result]):
             passengers = self._board()
             if not passengers:
                 return
-            flight = asyncio.get_running_loop().create_task(self._run(passengers))
+            flight = asyncio.get_running_loop().create_task(self._flight(passengers))
             self._flights.add(flight)
             flight.add_done_callback(self._landed)
 
@@ -64,7 +70,7 @@ class Coalescer(Generic[Item, Result]):
 
     def _board(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         passengers: list[tuple[Item, asyncio.Future[Result]]] = []
-        seen: set[Hashable] = set()
+        aloft = self._aloft
         held_back: list[tuple[Item, asyncio.Future[Result]]] = []
         while self._waiting and len(passengers) < self._seats:
             item, future = self._waiting.popleft()
@@ -72,13 +78,20 @@ class Coalescer(Generic[Item, Result]):
                 continue
             if self._key is not None:
                 key = self._key(item)
-                if key in seen:
+                if key in aloft:
                     held_back.append((item, future))
                     continue
-                seen.add(key)
+                aloft.add(key)
             passengers.append((item, future))
         self._waiting.extendleft(reversed(held_back))
         return passengers
+
+    async def _flight(self, passengers: list[tuple[Item, asyncio.Future[Result]]]) -> None:
+        try:
+            await self._run(passengers)
+        finally:
+            if self._key is not None:
+                self._aloft.difference_update([self._key(item) for item, _ in passengers])
 
     async def _run(
         self,

@@ -5,6 +5,7 @@ A `Statement` is written once, as a template over the rows of a batch `b`:
     {now}    the store's time in microseconds
     {epoch}  a new number that never goes back, one for each row: the fencing token
     {newer}  the same in DO UPDATE, allotted after the row was locked
+    {skip_locked}  ends a subquery that picks rows to delete, and leaves those in use alone
 
 SQLite gets the batch as VALUES with numbered parameters, PostgreSQL as arrays through unnest, so
 one plan serves every size. A statement never depends on the order of its rows.
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, Protocol
 
 from towline.ports.clock import Clock
@@ -32,7 +35,7 @@ class Statement:
     writes: bool = True
     _sqlite: dict[int, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def uses_epoch(self) -> bool:
         return "{epoch}" in self.text
 
@@ -51,8 +54,11 @@ class Statement:
         )
         batch = f"WITH b(ord,{','.join(self.columns)}) AS (VALUES {values}) "
         epoch = "((SELECT value FROM towline_epoch) + b.ord)"
-        return batch + self.text.format(now="?1", epoch=epoch, newer="excluded.token")
+        return batch + self.text.format(
+            now="?1", epoch=epoch, newer="excluded.token", skip_locked=""
+        )
 
+    @cached_property
     def for_postgres(self) -> str:
         """Parameters: $1 is the clock's shift, then one array for each column."""
         arrays = ",".join(f"${i + 2}::{kind}[]" for i, kind in enumerate(self.columns.values()))
@@ -62,7 +68,8 @@ class Statement:
         )
         now = "((extract(epoch from statement_timestamp()) * 1000000)::bigint + $1::bigint)"
         epoch = "nextval('towline_epoch')"
-        return batch + self.text.format(now=now, epoch=epoch, newer=epoch)
+        skip = "FOR UPDATE SKIP LOCKED"
+        return batch + self.text.format(now=now, epoch=epoch, newer=epoch, skip_locked=skip)
 
 
 class Database(Protocol):
@@ -70,6 +77,10 @@ class Database(Protocol):
 
     clock: Clock
     dialect: str
+    seats: int
+    """How many rows a statement takes before it leaves, for a store with several lanes."""
+    lanes: int
+    """How many statements of a kind may be under way."""
 
     @property
     def mailbox(self) -> Mailbox: ...
@@ -102,7 +113,12 @@ class Database(Protocol):
 
 
 def transpose(statement: Statement, rows: Sequence[Row]) -> list[list[Any]]:
-    """The columns of a batch, as PostgreSQL wants them."""
+    """The columns of a batch, as PostgreSQL wants them.
+
+    Rows that are written go in the order of their keys, lest two statements wait for each other.
+    """
     if not rows:
         return [[] for _ in statement.columns]
+    if statement.writes and len(rows) > 1:
+        rows = sorted(rows, key=itemgetter(0, 1))
     return [list(column) for column in zip(*rows, strict=True)]

@@ -68,3 +68,4 @@ class SqliteMailbox(LocalMailbox):
         self._socket = None
         with contextlib.suppress(OSError):
             os.unlink(self._place(self.address))
+            os.rmdir(self._folder)  # refused while others have their sockets there
