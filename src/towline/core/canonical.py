@@ -271,10 +271,15 @@ def _opened(value: object, limit: int) -> dict[str, object]:
     for pointer, node in unopened:  # grows while it is read: breadth-first
         if not isinstance(node, dict) or len(fields) + len(node) > limit:
             continue
-        members = [(_child(pointer, name), node[name]) for name in sorted(node)]
-        if all(len(child) <= MAX_POINTER_LENGTH for child, _ in members):
-            fields.update(members)
-            unopened += members
+        members: dict[str, object] = {}
+        for name in sorted(node):
+            child = _child(pointer, name)
+            if len(child) > MAX_POINTER_LENGTH:
+                break
+            members[child] = node[name]
+        else:
+            fields |= members
+            unopened += members.items()
     return fields
 
 

@@ -82,13 +82,34 @@ local function run(key, lock_us, keep_us, source, holder, hash, digests, on_cras
 end
 """
 
-_SWAP = """
+_EITHER = """
 -- A text that is given has a '=' in front, so that an empty one differs from none.
 local function either(given, otherwise)
   if given == '' then return otherwise end
   return string.sub(given, 2)
 end
+"""
 
+_SETTLE = """
+local function run(key, token, status, tombstone, definitive, keep_us, response, run_id, error)
+  local record = load(key)
+  if not record or record[TOKEN] ~= tonumber(token) or record[STATUS] ~= 'processing' then
+    return ''
+  end
+  record[STATUS] = status
+  record[RESPONSE], record[TOMBSTONE] = either(response, false), tonumber(tombstone)
+  record[RUN_ID] = either(run_id, record[RUN_ID])
+  record[ERROR] = status ~= 'completed' and either(error, record[ERROR])
+  record[DEFINITIVE] = tonumber(definitive)
+  record[UPDATED], record[LOCK_EXPIRES], record[EXPIRES] = now, now, now + keep_us
+  local awaited = record[AWAITED]
+  record[AWAITED] = ''
+  store(key, record, keep_us)
+  return digits(record[TOKEN]) .. ' ' .. awaited
+end
+"""
+
+_SWAP = """
 local function run(key, token, expect, status, bump, fresh, lock_us, keep_us, tombstone,
     definitive, response, run_id, error, attempts, holder, hash, digests, on_crash)
   local record = load(key)
@@ -187,7 +208,8 @@ class RedisRecords:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._put = redis.script(_NAMES + _RECORDS + _PUT)
-        self._swap = redis.script(_NAMES + _RECORDS + _SWAP)
+        self._settle = redis.script(_NAMES + _RECORDS + _EITHER + _SETTLE)
+        self._swap = redis.script(_NAMES + _RECORDS + _EITHER + _SWAP)
         self._read = redis.script(_NAMES + _RECORDS + _READ, writes=False)
         self._attach = redis.script(_NAMES + _RECORDS + _ATTACH)
         self._sweep = redis.script(_NAMES + _RECORDS + _SWEEP)
@@ -213,13 +235,17 @@ class RedisRecords:
             definitive, _given(response), _given(run_id), _given(error), _given(attempts),
             _given(holder), _given(payload_hash), _given(digests), _given(on_crash),
         )  # fmt: skip
-        if not swapped:
-            return None
-        new_token, _, awaited = swapped.partition(" ")
-        return Swapped(int(new_token), awaited)
+        return _swapped(swapped)
 
     async def settle(self, result: Result) -> Swapped | None:
-        return await self.swap(result.as_change())
+        (
+            tenant, key, token, status, response, tombstone, run_id, error, definitive, keep_us,
+        ) = result  # fmt: skip
+        _, swapped = await self._settle(
+            _place(tenant, key), token, status, tombstone, definitive, keep_us,
+            _given(response), _given(run_id), _given(error),
+        )  # fmt: skip
+        return _swapped(swapped)
 
     async def read(self, tenant: str, key: str) -> Put:
         now, found = await self._read(_place(tenant, key))
@@ -264,6 +290,13 @@ class RedisRecords:
 
 def _place(tenant: str, key: str) -> str:
     return f"{_PREFIX}{len(tenant)}:{tenant}:{key}"
+
+
+def _swapped(line: str) -> Swapped | None:
+    if not line:
+        return None
+    token, _, awaited = line.partition(" ")
+    return Swapped(int(token), awaited)
 
 
 def _record(tenant: str, key: str, line: str) -> Record:

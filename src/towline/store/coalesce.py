@@ -101,6 +101,8 @@ class Coalescer(Generic[Item, Result]):
         """Without a store nobody flies: nobody must wait for one deadline after the other."""
         try:
             results = await self._fly([item for item, _ in passengers])
+            if len(results) != len(passengers):
+                raise RuntimeError(f"{len(results)} answers to {len(passengers)} calls")
         except Unavailable as error:
             self._fail([*passengers, *behind, *self._waiting], error)
         except Transient as error:

@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 
 from towline.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 from towline.ports.clock import Clock
+from towline.store.postgres_arrays import columns_of
 from towline.store.postgres_mailbox import PostgresMailbox
 from towline.store.shared_attempt import SharedAttempt
-from towline.store.sql import Row, Statement, transpose
+from towline.store.sql import Row, Statement
 
 try:
     import asyncpg
@@ -46,7 +47,7 @@ _SESSION = {
 
 class Postgres:
     dialect = "postgresql"
-    seats, lanes = 16, 4
+    seats, lanes = 32, 2
 
     def __init__(self, url: str, clock: Clock, timeout: float = 5.0, pool_size: int = 8) -> None:
         parts = urlsplit(url)
@@ -144,7 +145,7 @@ class Postgres:
     # ------------------------------------------------------------------ statements
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
-        columns = transpose(statement, rows)
+        columns = columns_of(statement, rows)
 
         def work(connection: Any) -> Awaitable[list[Row]]:
             found: Awaitable[list[Row]] = connection.fetch(
@@ -192,7 +193,7 @@ class Postgres:
         """Works on an asyncpg connection that has a transaction open."""
 
         async def run(statement: Statement, rows: Sequence[Row]) -> list[Row]:
-            columns = transpose(statement, rows)
+            columns = columns_of(statement, rows)
             found: list[Row] = await connection.fetch(
                 statement.for_postgres, self.clock.shift_us(), *columns
             )

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, Protocol
 
 from towline.ports.clock import Clock
@@ -60,8 +59,9 @@ class Statement:
 
     @cached_property
     def for_postgres(self) -> str:
-        """Parameters: $1 is the clock's shift, then one array for each column."""
-        arrays = ",".join(f"${i + 2}::{kind}[]" for i, kind in enumerate(self.columns.values()))
+        """Parameters: $1 is the clock's shift, then an array literal for each column."""
+        kinds = enumerate(self.columns.values(), start=2)
+        arrays = ",".join(f"${place}::text::{kind}[]" for place, kind in kinds)
         batch = (
             f"WITH b AS (SELECT *, $1::bigint AS shift FROM unnest({arrays}) WITH ORDINALITY "
             f"AS b({','.join(self.columns)},ord)) "
@@ -110,15 +110,3 @@ class Database(Protocol):
         ...
 
     async def aclose(self) -> None: ...
-
-
-def transpose(statement: Statement, rows: Sequence[Row]) -> list[list[Any]]:
-    """The columns of a batch, as PostgreSQL wants them.
-
-    Rows that are written go in the order of their keys, lest two statements wait for each other.
-    """
-    if not rows:
-        return [[] for _ in statement.columns]
-    if statement.writes and len(rows) > 1:
-        rows = sorted(rows, key=itemgetter(0, 1))
-    return [list(column) for column in zip(*rows, strict=True)]
