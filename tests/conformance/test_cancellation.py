@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,40 @@ async def test_a_cancelled_acquire_leaves_no_lock_behind(backend_url: str) -> No
             await cancelled_after(turns, partial(enter, f"repo-{turns}"))
             async with locks.acquire(f"repo-{turns}", wait_seconds=SOON):
                 pass
+
+
+async def test_a_release_cannot_be_cancelled_half_way(backend_url: str) -> None:
+    """A holder that is cancelled while it gives the lock back has given it back all the same."""
+    async with Locks.open(backend_url) as locks, Slots.open(backend_url) as slots:
+
+        async def hold(context: AbstractAsyncContextManager[object]) -> None:
+            async with context:
+                await leave.wait()
+
+        for turns in range(TURNS):
+            leave, name = asyncio.Event(), f"repo-{turns}"
+            tasks = [
+                asyncio.ensure_future(hold(locks.acquire(name))),
+                asyncio.ensure_future(hold(slots.hold(name, 1))),
+            ]
+            await until_held(locks, name)
+            leave.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            async with locks.acquire(name, wait_seconds=SOON):
+                pass
+            async with slots.hold(name, 1, wait_seconds=SOON):
+                pass
+
+
+async def until_held(locks: Locks, name: str) -> None:
+    """Until the store says so; the test's own time limit ends a hang."""
+    while (lease := await locks._leases.peek(name)) is None or not lease.holder:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
 
 
 async def enter_and_leave(locks: Locks) -> None:

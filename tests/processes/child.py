@@ -6,6 +6,7 @@ It prints lines of JSON, each with an `event`, and takes its cues as lines on st
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import sys
@@ -172,7 +173,9 @@ async def finisher(settings: dict[str, Any], cues: Cues) -> None:
 
 
 async def opener(settings: dict[str, Any], cues: Cues) -> None:
-    """Open a store that may have no tables yet."""
+    """Open a store that may have no tables yet, at once when told to: all is loaded before."""
+    for module in ("alembic.command", "sqlalchemy.ext.asyncio", "asyncpg"):
+        importlib.import_module(module)
     backend = backend_for(settings["url"], SystemClock())
     say("ready")
     await cues.next()

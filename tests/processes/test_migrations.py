@@ -7,14 +7,16 @@ import re
 from contextlib import closing
 from pathlib import Path
 
+import asyncpg
 import pytest
 
-from tests.processes.crew import ROOT, Crew
+from tests.processes.crew import PATIENCE, ROOT, Child, Crew
 from tests.servers import psql
 from towline import Idempotency, Rejected
 from towline.store.sqlite_library import sqlite3
 
 PROCESSES = 6
+MIGRATING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'towline-migrations'"
 
 
 def ask(url: str, query: str) -> list[str]:
@@ -27,18 +29,40 @@ def ask(url: str, query: str) -> list[str]:
         return rows
 
 
-def test_processes_that_start_at_once_make_the_tables_once(sql_url: str, crew: Crew) -> None:
-    """Six open an empty database at the same moment: all succeed, with one schema."""
-    children = [crew.start("opener", url=sql_url) for _ in range(PROCESSES)]
+def start_openers(crew: Crew, url: str) -> list[Child]:
+    children = [crew.start("opener", url=url) for _ in range(PROCESSES)]
     for child in children:
         child.hear("ready")
     for child in children:
         child.tell("go")
-    for child in children:
+    return children
+
+
+def test_processes_that_start_at_once_make_the_tables_once(sqlite_url: str, crew: Crew) -> None:
+    """Six open an empty file at the same moment: all succeed, with one schema."""
+    for child in start_openers(crew, sqlite_url):
         assert child.hear("open")["size"] == 0
-    assert ask(sql_url, "SELECT version_num FROM towline_version") == ["0001"]
-    if sql_url.startswith("sqlite"):
-        assert ask(sql_url, "SELECT value FROM towline_epoch") == ["0"]
+    assert ask(sqlite_url, "SELECT version_num FROM towline_version") == ["0001"]
+    assert ask(sqlite_url, "SELECT value FROM towline_epoch") == ["0"]
+
+
+async def test_migrations_of_several_processes_wait_for_each_other(
+    postgres_url: str, crew: Crew
+) -> None:
+    """Six find an empty database, are held up before the first table, and then go on at once."""
+    stranger = await asyncpg.connect(postgres_url)
+    transaction = stranger.transaction()
+    await transaction.start()
+    await stranger.execute("CREATE TABLE towline_version (version_num TEXT)")
+    children = await asyncio.to_thread(start_openers, crew, postgres_url)
+    async with asyncio.timeout(PATIENCE):
+        while int(await asyncio.to_thread(psql, postgres_url, MIGRATING)) < PROCESSES:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await transaction.rollback()
+    await stranger.close()
+    for child in children:
+        assert (await asyncio.to_thread(child.hear, "open"))["size"] == 0
+    assert ask(postgres_url, "SELECT version_num FROM towline_version") == ["0001"]
 
 
 def test_advisory_locks_belong_to_transactions() -> None:

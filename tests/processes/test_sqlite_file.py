@@ -13,7 +13,7 @@ from towline.store.sqlite_library import sqlite3
 PROCESSES = 8
 SECONDS = 2.0
 LONGEST_WAIT = 1.0
-FAIREST = 0.8
+FAIREST = 0.9
 ROUNDS = 10
 KEYS_PER_ROUND = 40
 

@@ -88,10 +88,10 @@ class Ledger:
     async def claim(self, draft: Draft) -> Claim:
         for _ in range(_CONTENTION_ROUNDS):
             sent_at = self._clock.monotonic()
-            if self._capacity.take() or await self._capacity.admit():
+            if self._capacity.take():
                 found = await self._records.put(draft)
             else:
-                found = await self._read_or_refuse(draft)
+                found = await self._put_carefully(draft)
             if found.token is not None:
                 return self._won(draft, found.token, 1, sent_at)
             if found.existing is not None:
@@ -100,15 +100,17 @@ class Ledger:
                     return claim
         raise Transient("the key changed hands too often to be claimed; try again")
 
-    async def _read_or_refuse(self, draft: Draft) -> Put:
-        """A full store still answers for the keys it has."""
+    async def _put_carefully(self, draft: Draft) -> Put:
+        """A full store still answers for the keys it has, and makes room only for new ones."""
         found = await self._records.read(draft.tenant, draft.key)
-        if found.existing is None:
-            raise StoreFull(
-                f"the store holds its maximum of {self._capacity.max_items} records, "
-                "all of them in use; raise max_items or wait for some to finish"
-            )
-        return found
+        if found.existing is not None:
+            return found
+        if await self._capacity.admit():
+            return await self._records.put(draft)
+        raise StoreFull(
+            f"the store holds its maximum of {self._capacity.max_items} records, "
+            "all of them in use; raise max_items or wait for some to finish"
+        )
 
     async def find_own(self, draft: Draft) -> Claim | None:
         """The claim that a draft won, if its answer was lost; it is put if it never arrived."""
