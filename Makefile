@@ -17,7 +17,7 @@ COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.runtime ## show what the library does, in one process, with nothing else installed
+demo: $(VENV)/.runtime ## real processes fight over one delivery; nothing runs twice
 	$(BIN)/towline demo
 
 serve: $(VENV)/.dev ## run the example payment service on 127.0.0.1:8788
