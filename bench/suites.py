@@ -315,8 +315,9 @@ GROWTH = Suite(
     "growth",
     "A million records",
     f"The claim alone (`check_and_set` of a new key), on a small store of {growth.SMALL:,} records "
-    f"and a large one of {growth.LARGE:,} ({growth.QUICK_LARGE:,} in a quick run), in turns; then, "
-    "on the large one, the longest claim of eight paced callers, first undisturbed and then while "
+    f"and a large one of {growth.LARGE:,} ({growth.QUICK_LARGE:,} in a quick run), in turns; "
+    "PostgreSQL between checkpoints, and once more right after one, when it logs each page whole. "
+    "Then, on the large one, the longest claim of eight paced callers, first undisturbed and then while "
     f"`cleanup_expired()` deletes {growth.EXPIRED:,} records ({growth.QUICK_EXPIRED:,}).",
     (
         Contender("towline-sqlite", "ours", "SQLite", growth.sqlite),
@@ -329,6 +330,8 @@ GROWTH = Suite(
             for share in ("p50", "p99")
             for size in ("small", "large")
         ),
+        Column("growth.c32", "growth, 32 callers", 2),
+        Column("fresh.growth.c32", "growth, 32 callers, right after a checkpoint", 2),
         Column("large.first_ms", "large, first claim of a process ms", 1),
         Column("quiet.max_ms", "longest, undisturbed ms", 1),
         Column("cleanup.max_ms", "longest, during cleanup ms", 1),

@@ -136,6 +136,29 @@ async def test_an_open_transaction_holds_nobody_up(postgres_url: str) -> None:
         assert (await idem.check_and_set(KEY, "acme", PAYLOAD)).response == "done"
 
 
+async def test_who_waits_for_an_open_transaction_holds_nobody_up_either(postgres_url: str) -> None:
+    """A waiter for a row in another's hand gets its result at the commit; others are served."""
+    timeout = 1.0
+    async with (
+        Idempotency.open(postgres_url, timeout=timeout) as idem,
+        caller_on("asyncpg", postgres_url) as caller,
+    ):
+        claim = await idem.check_and_set(KEY, "acme", PAYLOAD)
+        await caller.execute("BEGIN")
+        assert await idem.complete(claim, "done", connection=caller.connection)
+        waiting = asyncio.create_task(idem.process(KEY, "acme", PAYLOAD, Handler("never"), wait=10))
+        other = await idem.check_and_set("jira:other", "acme", PAYLOAD)
+        attached = asyncio.create_task(
+            idem.process("jira:other", "acme", PAYLOAD, Handler("never"), wait=10)
+        )
+        await asyncio.sleep(timeout * 1.5)  # longer than a statement may wait for a row
+        assert not waiting.done()
+        assert await idem.complete(other, "quick")
+        assert (await attached).result == "quick"
+        await caller.execute("COMMIT")
+        assert (await waiting).result == "done"
+
+
 @pytest.mark.parametrize("backend", ["memory", "redis"])
 async def test_other_stores_cannot_join(backend: str, request: pytest.FixtureRequest) -> None:
     """One line says which can, and nothing is written."""

@@ -1,23 +1,36 @@
 """Keeps a record store within its maximum.
 
 Counting rows is not free, so the count is taken again only after a hundredth of the maximum was
-put since the last one. Expired records go first, then the oldest finished ones.
+put since the last one, and half-way there in the background, so that nobody waits for it. Expired
+records go first, then the oldest finished ones.
 """
 
 from __future__ import annotations
 
+from towline.coordination.background import Background
 from towline.ports.records import RecordStore
 from towline.store.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE, IdempotencyMeter
 
+_WORTHWHILE = 100
+
 
 class Capacity:
-    def __init__(self, records: RecordStore, max_items: int, meter: IdempotencyMeter) -> None:
+    def __init__(
+        self,
+        records: RecordStore,
+        max_items: int,
+        meter: IdempotencyMeter,
+        background: Background,
+    ) -> None:
         self.max_items = max_items
         self._records = records
         self._meter = meter
+        self._background = background
         self._stride = max(1, max_items // 100)
+        self._look_early_at = self._stride // 2 if self._stride >= _WORTHWHILE else -1
         self._admitted_unseen = 0
+        self._taken = 0
         self._full = False
         self._looking = SharedAttempt(self._look)
 
@@ -25,6 +38,9 @@ class Capacity:
         """Whether one more record may be put, as far as is known."""
         if self._admitted_unseen > 0:
             self._admitted_unseen -= 1
+            self._taken += 1
+            if self._admitted_unseen == self._look_early_at:
+                self._background.start(self._looking())
             return True
         return False
 
@@ -37,8 +53,10 @@ class Capacity:
         return True
 
     async def _look(self) -> None:
-        self._admitted_unseen = await self._room()
-        self._full = self._admitted_unseen <= 0
+        taken_before = self._taken
+        room = await self._room()
+        self._admitted_unseen = max(0, room - (self._taken - taken_before))
+        self._full = room <= 0
 
     async def _room(self) -> int:
         room = self.max_items - await self.measure()

@@ -39,6 +39,7 @@ from towline.ports.records import RecordStore
 from towline.telemetry import Audit, IdempotencyMeter, audit_to_log
 
 _SAFETY_POLL_SECONDS = 1.0
+_BUSY_POLL_SECONDS = 0.05
 _SWEEP_BATCH = 100
 _LOOKS = (0.0, 0.25)
 """When to look for a claim nobody heard of: a takeover may still be on its way the first time."""
@@ -69,9 +70,9 @@ class IdempotencyService:
         self._max_cached_bytes = max_cached_bytes
         self._audit = audit
         self._meter = IdempotencyMeter()
-        self._capacity = Capacity(records, max_items, self._meter)
-        self._ledger = Ledger(records, mailbox, clock, policy, self._capacity, audit, digest_key)
         self._background = Background()
+        self._capacity = Capacity(records, max_items, self._meter, self._background)
+        self._ledger = Ledger(records, mailbox, clock, policy, self._capacity, audit, digest_key)
 
     # ------------------------------------------------------------------ claiming
 
@@ -191,6 +192,7 @@ class IdempotencyService:
         deadline = self._clock.monotonic() + wait
         topic = topic_of(draft.tenant, draft.key)
         settled = self._mailbox.expect(topic)
+        refused = -1
         try:
             while claim.status == "processing":
                 remaining = deadline - self._clock.monotonic()
@@ -201,6 +203,9 @@ class IdempotencyService:
                 if await self._records.attach(*place):
                     pause = min(remaining, claim.retry_after, _SAFETY_POLL_SECONDS)
                     await wait_for(settled, pause)
+                elif claim.token == refused:
+                    await wait_for(settled, min(remaining, _BUSY_POLL_SECONDS))
+                refused = claim.token
                 claim = await self._claim(draft)
         finally:
             self._mailbox.forget(topic, settled)

@@ -101,6 +101,7 @@ SETTLE = Statement(
     """,
 )
 
+# A row that a caller's own transaction has in hand is left out: its waiters look again by themselves.
 ATTACH = Statement(
     "attach",
     {"tenant": "text", "key": "text", "token": "bigint", "address": "text"},
@@ -114,6 +115,9 @@ ATTACH = Statement(
     FROM b
     WHERE towline_records.tenant = b.tenant AND towline_records.key = b.key
       AND towline_records.token = b.token AND towline_records.status = 'processing'
+      AND (towline_records.tenant, towline_records.key) IN (
+        SELECT r.tenant, r.key FROM b JOIN towline_records r
+        ON r.tenant = b.tenant AND r.key = b.key {skip_locked})
     RETURNING towline_records.tenant, towline_records.key
     """,
 )

@@ -5,7 +5,7 @@ A `Statement` is written once, as a template over the rows of a batch `b`:
     {now}    the store's time in microseconds
     {epoch}  a new number that never goes back, one for each row: the fencing token
     {newer}  the same in DO UPDATE, allotted after the row was locked
-    {skip_locked}  ends a subquery that picks rows to delete, and leaves those in use alone
+    {skip_locked}  ends a subquery that picks rows to change, and leaves those in use alone
 
 SQLite gets the batch as VALUES with numbered parameters, PostgreSQL as arrays through unnest, so
 one plan serves every size. A statement never depends on the order of its rows.
