@@ -317,8 +317,8 @@ GROWTH = Suite(
     f"The claim alone (`check_and_set` of a new key), on a small store of {growth.SMALL:,} records "
     f"and a large one of {growth.LARGE:,} ({growth.QUICK_LARGE:,} in a quick run), in turns; "
     "PostgreSQL between checkpoints, and once more right after one, when it logs each page whole. "
-    "Then, on the large one, the longest claim of eight paced callers, first undisturbed and then while "
-    f"`cleanup_expired()` deletes {growth.EXPIRED:,} records ({growth.QUICK_EXPIRED:,}).",
+    "Then, on the large one, the longest claim of eight paced callers, first undisturbed and then "
+    f"while `cleanup_expired()` deletes {growth.EXPIRED:,} records ({growth.QUICK_EXPIRED:,}).",
     (
         Contender("towline-sqlite", "ours", "SQLite", growth.sqlite),
         Contender("towline-postgres", "ours", "PostgreSQL", growth.postgres, "postgres"),

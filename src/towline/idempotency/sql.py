@@ -101,7 +101,7 @@ SETTLE = Statement(
     """,
 )
 
-# A row that a caller's own transaction has in hand is left out: its waiters look again by themselves.
+# A row that a caller's own transaction has in hand is left out; its waiters look again.
 ATTACH = Statement(
     "attach",
     {"tenant": "text", "key": "text", "token": "bigint", "address": "text"},
