@@ -10,6 +10,7 @@ from typing import Any
 from towline.coordination import sql_statements as q
 from towline.coordination.memory import GRACE_US
 from towline.ports.coordination import Document, Grant, Paced
+from towline.store import rate_statements as rates
 from towline.store.coalesce import Coalescer
 from towline.store.sql import Database, Row, Statement
 
@@ -159,7 +160,7 @@ class SqlRates(_Batched):
             totals[key, interval, burst] = totals.get((key, interval, burst), 0) + hits
         answers: dict[tuple[str, int, int], tuple[int, int, int]] = {}
         for group in _distinct_keys(totals):
-            for key, allowed, arrival, now in await self._database.run(q.HIT, group):
+            for key, allowed, arrival, now in await self._database.run(rates.HIT, group):
                 place = next((k, i, b) for k, _, i, b in group if k == key)
                 answers[place] = (allowed, arrival, now)
         return [self._share(item, answers) for item in items]
@@ -173,7 +174,7 @@ class SqlRates(_Batched):
         return Paced(mine, arrival - (left - mine) * interval, now)
 
     async def sweep(self, limit: int) -> int:
-        return await self._sweep(q.SWEEP_RATES, limit)
+        return await self._sweep(rates.SWEEP_RATES, limit)
 
 
 def _distinct_keys(totals: dict[tuple[str, int, int], int]) -> list[list[_Hit]]:

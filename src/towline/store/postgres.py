@@ -24,7 +24,7 @@ from towline.ports.clock import Clock
 from towline.store.postgres_arrays import columns_of
 from towline.store.postgres_mailbox import PostgresMailbox
 from towline.store.shared_attempt import SharedAttempt
-from towline.store.sql import Row, Statement
+from towline.store.sql import Row, Script, Statement, Step
 
 try:
     import asyncpg
@@ -155,11 +155,26 @@ class Postgres:
 
         return await self._retry_once(work)
 
-    async def run_all(self, steps: Sequence[tuple[Statement, Sequence[Row]]]) -> list[list[Row]]:
-        async def work(connection: Any) -> list[list[Row]]:
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Row]]:
+        def script() -> Script[list[list[Row]]]:
+            found: list[list[Row]] = []
+            for step in steps:
+                found += [(yield step)]
+            return found
+
+        return await self.transact(script)
+
+    async def transact(self, script: Callable[[], Script[T]]) -> T:
+        async def work(connection: Any) -> T:
             async with connection.transaction():
-                run = self.bind(connection)
-                return [await run(statement, rows) for statement, rows in steps]
+                run, playing = self.bind(connection), script()
+                try:
+                    step = next(playing)
+                    while True:
+                        step = playing.send(await run(*step))
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
 
         return await self._retry_once(work)
 
@@ -210,7 +225,7 @@ class Postgres:
             return Rejected(f"PostgreSQL at {self._where}: that database does not exist")
         if isinstance(error, asyncpg.DiskFullError):
             return StoreFull(f"PostgreSQL at {self._where}: its disk is full")
-        if isinstance(error, (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)):
+        if isinstance(error, _RACES):
             return Transient(f"PostgreSQL at {self._where}: {error}")
         if isinstance(error, (OSError, asyncpg.InterfaceError, *_GONE)):
             return Unavailable(f"PostgreSQL at {self._where} is not reachable: {error}")
@@ -224,6 +239,12 @@ class Postgres:
                 await connection.close(timeout=1)
 
 
+# Two claims of one slot meet in its unique index; whoever comes second looks again.
+_RACES = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.UniqueViolationError,
+)
 _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,

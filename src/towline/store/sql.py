@@ -13,15 +13,16 @@ one plan serves every size. A statement never depends on the order of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from towline.ports.clock import Clock
 from towline.ports.mailbox import Mailbox
 
 Row = Sequence[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,24 @@ class Statement:
         return batch + self.text.format(now=now, epoch=epoch, newer=epoch, skip_locked=skip)
 
 
+Step: TypeAlias = tuple[Statement, Sequence[Row]]
+Script: TypeAlias = Generator[Step, list[Row], T]
+"""A transaction that decides as it goes: it yields steps, is sent their rows, and returns.
+
+It may run on another thread and more than once, so it touches nothing but its own variables."""
+
+
+def play(script: Script[T], run: Callable[[Statement, Sequence[Row]], list[Row]]) -> T:
+    """Run a script to its end over a connection that answers at once."""
+    try:
+        step = next(script)
+        while True:
+            step = script.send(run(*step))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
 class Database(Protocol):
     """A SQL store. Each call ends by its deadline, and returns only what is durable."""
 
@@ -101,8 +120,12 @@ class Database(Protocol):
         """One statement over a batch, as a transaction of its own."""
         ...
 
-    async def run_all(self, steps: Sequence[tuple[Statement, Sequence[Row]]]) -> list[list[Row]]:
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Several statements as one transaction: all of them or none."""
+        ...
+
+    async def transact(self, script: Callable[[], Script[T]]) -> T:
+        """A script as one transaction."""
         ...
 
     def bind(self, connection: Any) -> Callable[[Statement, Sequence[Row]], Any]:

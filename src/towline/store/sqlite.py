@@ -8,16 +8,17 @@ import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from towline.errors import Rejected, StoreFull, Unavailable
 from towline.ports.clock import Clock
 from towline.store.shared_attempt import SharedAttempt
-from towline.store.sql import Row, Statement
+from towline.store.sql import Row, Script, Statement, Step, play
 from towline.store.sqlite_library import sqlite3, warn_if_affected
 from towline.store.sqlite_mailbox import SqliteMailbox
-from towline.store.sqlite_thread import Job, SqliteThread, SqliteWriter, Steps
+from towline.store.sqlite_thread import Job, SqliteThread, SqliteWriter, Work
 
+T = TypeVar("T")
 _MEMORY = ":memory:"
 _CHECKPOINT_PAGES = 1000
 """The writer checkpoints in its own turn. A thread beside it cannot reset the log under load, and a
@@ -119,20 +120,28 @@ class Sqlite:
         return db
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
-        return (await self._submit([(statement, rows)], statement.writes))[0]
+        found: list[Row] = await self._submit(lambda run: run(statement, rows), statement.writes)
+        return found
 
-    async def run_all(self, steps: Steps) -> list[list[Row]]:
-        return await self._submit(steps, writes=True)
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Row]]:
+        found: list[list[Row]] = await self._submit(
+            lambda run: [run(*step) for step in steps], writes=True
+        )
+        return found
 
-    async def _submit(self, steps: Steps, writes: bool) -> list[list[Row]]:
+    async def transact(self, script: Callable[[], Script[T]]) -> T:
+        result: T = await self._submit(lambda run: play(script(), run), writes=True)
+        return result
+
+    async def _submit(self, work: Work, writes: bool) -> Any:
         if self._writer is None:
             await self.connect()
         thread = self._writer if writes else self._reader
         if thread is None:
             raise Unavailable("the database was closed")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[list[Row]]] = loop.create_future()
-        thread.submit(Job(steps, future, loop, time.monotonic() + self._timeout))
+        future: asyncio.Future[Any] = loop.create_future()
+        thread.submit(Job(work, future, loop, time.monotonic() + self._timeout))
         try:
             async with asyncio.timeout(self._timeout):
                 return await future

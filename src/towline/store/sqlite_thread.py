@@ -15,27 +15,28 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from towline.ports.clock import Clock
 from towline.store.sql import Row, Statement
 from towline.store.sqlite_library import sqlite3
 from towline.store.turnstile import Turnstile
 
-Steps = Sequence[tuple[Statement, Sequence[Row]]]
+Run: TypeAlias = Callable[[Statement, Sequence[Row]], list[Row]]
+Work: TypeAlias = Callable[[Run], Any]
 
 _JOBS_PER_COMMIT = 64
 _ROWS_PER_STATEMENT = 64
 
 
 class Job(NamedTuple):
-    steps: Steps
-    future: asyncio.Future[list[list[Row]]]
+    work: Work
+    future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
     deadline: float
 
 
-Outcome = tuple[Job, list[list[Row]] | None, BaseException | None]
+Outcome = tuple[Job, Any, BaseException | None]
 
 
 class SqliteThread:
@@ -92,9 +93,12 @@ class SqliteThread:
 
     def _attempt(self, job: Job) -> Outcome:
         try:
-            return job, [run_statement(self._db, self._clock, *step) for step in job.steps], None
+            return job, job.work(self._run), None
         except Exception as error:
             return job, None, error
+
+    def _run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
+        return run_statement(self._db, self._clock, statement, rows)
 
 
 class SqliteWriter(SqliteThread):
@@ -178,10 +182,10 @@ def _deliver(outcomes: list[Outcome]) -> None:
 
 
 def _resolve(outcomes: list[Outcome]) -> None:
-    for job, results, error in outcomes:
+    for job, result, error in outcomes:
         if job.future.done():
             continue
         if error is not None:
             job.future.set_exception(error)
         else:
-            job.future.set_result(results or [])
+            job.future.set_result(result)

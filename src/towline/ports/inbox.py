@@ -1,0 +1,75 @@
+"""The inbox: every delivery that was taken in, once, with the job that acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from towline.ports.jobs import NewJob
+
+TakenStatus = Literal["accepted", "duplicate", "throttled"]
+
+
+class Arrival(NamedTuple):
+    """A genuine delivery, ready to be stored."""
+
+    key: str
+    delivery_id: str
+    source: str
+    event_name: str
+    repo: str | None
+    body: bytes
+    """Compressed JSON."""
+    body_hash: str
+    job: NewJob
+
+
+class Taken(NamedTuple):
+    """`accepted` and `throttled` are durable; `throttled` runs only after `retry_after`."""
+
+    status: TakenStatus
+    job_id: str
+    retry_after: float = 0.0
+    same_body: bool = True
+    """False for a duplicate whose body differs from that of the first."""
+
+
+class Stored(NamedTuple):
+    key: str
+    delivery_id: str
+    source: str
+    event_name: str
+    repo: str | None
+    body: bytes
+    body_hash: str
+    job_id: str
+    throttled: int
+    copies: int
+    received_us: int
+    last_seen_us: int
+
+
+class Inbox(Protocol):
+    def take(self, arrival: Arrival) -> Awaitable[Taken]:
+        """Store the delivery and queue its job, in one transaction, unless it is there already."""
+        ...
+
+    async def of_job(self, job_id: str) -> list[Stored]:
+        """The deliveries that a job acts on, in the order of their arrival."""
+        ...
+
+    async def find(self, delivery_id: str) -> list[Stored]:
+        """By the sender's id; two hooks may share one."""
+        ...
+
+    async def known(self, keys: Sequence[str]) -> set[str]:
+        """Those of the keys that were taken in."""
+        ...
+
+    async def listing(self, before_us: int, most: int) -> list[Stored]:
+        """The newest first, received before `before_us`; without their bodies."""
+        ...
+
+    async def cleanup(self, most: int, keep_us: int) -> int:
+        """Delete deliveries past their time whose jobs have ended."""
+        ...

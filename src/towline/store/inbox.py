@@ -1,0 +1,246 @@
+"""The inbox in SQL: dedup, throttle, store and enqueue are one transaction.
+
+Arrivals of concurrent requests share it. A repository that sends more than its rate has the jobs
+of the excess run later; nothing is dropped. A delivery about something that a waiting job is
+about already joins that job, whose row is locked so that nobody can begin it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from operator import itemgetter
+
+from towline.core.throttle import Rate, verdict
+from towline.ports.inbox import Arrival, Stored, Taken
+from towline.store.coalesce import Coalescer
+from towline.store.job_statements import ENQUEUE
+from towline.store.rate_statements import HIT
+from towline.store.sql import Database, Row, Script, Statement
+
+_MOST_PASSENGERS = 100
+
+STORE = Statement(
+    "store delivery",
+    {
+        "key": "text", "delivery_id": "text", "source": "text", "event_name": "text",
+        "repo": "text", "body": "bytea", "body_hash": "text", "job_id": "text",
+    },
+    """
+    INSERT INTO towline_deliveries
+      (key, delivery_id, source, event_name, repo, body, body_hash, job_id, throttled, copies,
+       received_us, last_seen_us)
+    SELECT b.key, b.delivery_id, b.source, b.event_name, b.repo, b.body, b.body_hash, b.job_id,
+      0, 0, {now}, {now}
+    FROM b WHERE true ON CONFLICT (key) DO UPDATE
+      SET copies = towline_deliveries.copies + 1, last_seen_us = {now}
+    RETURNING key, job_id, body_hash, copies
+    """,
+)  # fmt: skip
+
+WAITING = Statement(
+    "waiting jobs",
+    {"subject": "text", "most": "bigint"},
+    """
+    SELECT r.id, r.subject, r.passengers FROM b JOIN towline_jobs r ON r.subject = b.subject
+    WHERE r.state = 'queued' AND r.attempts = 0 AND r.passengers < b.most {skip_locked}
+    """,
+)
+
+JOIN = Statement(
+    "join",
+    {"id": "text", "count": "bigint"},
+    """
+    UPDATE towline_jobs SET passengers = passengers + b.count, updated_us = {now}
+    FROM b WHERE towline_jobs.id = b.id RETURNING towline_jobs.id
+    """,
+)
+
+THROTTLED = Statement(
+    "throttled",
+    {"key": "text"},
+    """
+    UPDATE towline_deliveries SET throttled = 1 FROM b WHERE towline_deliveries.key = b.key
+    RETURNING towline_deliveries.key
+    """,
+)
+
+_WITH_BODY = ", ".join(f"d.{column}" for column in Stored._fields)
+_WITHOUT_BODY = _WITH_BODY.replace("d.body,", "NULL,")
+
+OF_JOB = Statement(
+    "deliveries of a job",
+    {"job_id": "text"},
+    f"""
+    SELECT {_WITH_BODY} FROM b JOIN towline_deliveries d ON d.job_id = b.job_id
+    ORDER BY d.received_us, d.key
+    """,
+    writes=False,
+)
+
+FIND = Statement(
+    "find deliveries",
+    {"delivery_id": "text"},
+    f"""
+    SELECT {_WITH_BODY} FROM b JOIN towline_deliveries d ON d.delivery_id = b.delivery_id
+    ORDER BY d.received_us, d.key
+    """,
+    writes=False,
+)
+
+KNOWN = Statement(
+    "known deliveries",
+    {"key": "text"},
+    "SELECT d.key FROM b JOIN towline_deliveries d ON d.key = b.key",
+    writes=False,
+)
+
+LISTING = Statement(
+    "list deliveries",
+    {"before_us": "bigint", "most": "bigint"},
+    f"""
+    SELECT {_WITHOUT_BODY} FROM towline_deliveries d
+    WHERE d.received_us < (SELECT before_us FROM b)
+    ORDER BY d.received_us DESC, d.key LIMIT (SELECT most FROM b)
+    """,
+    writes=False,
+)
+
+CLEANUP = Statement(
+    "clean up deliveries",
+    {"most": "bigint", "keep_us": "bigint"},
+    """
+    DELETE FROM towline_deliveries WHERE key IN (
+      SELECT r.key FROM towline_deliveries r
+      WHERE r.received_us <= {now} - (SELECT keep_us FROM b)
+        AND NOT EXISTS (SELECT 1 FROM towline_jobs j
+                        WHERE j.id = r.job_id AND j.state IN ('queued', 'running'))
+      ORDER BY r.received_us LIMIT (SELECT most FROM b))
+    RETURNING key
+    """,
+)
+
+
+class SqlInbox:
+    def __init__(self, database: Database, rate: Rate) -> None:
+        self._database = database
+        self._rate = rate
+        self._takes: Coalescer[Arrival, Taken] = Coalescer(
+            self._fly, key=itemgetter(0), seats=database.seats, lanes=database.lanes
+        )
+
+    def take(self, arrival: Arrival) -> Awaitable[Taken]:
+        return self._takes.submit(arrival)
+
+    async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:
+        taken = await self._database.transact(lambda: _taking(arrivals, self._rate))
+        return [taken[arrival.key] for arrival in arrivals]
+
+    async def of_job(self, job_id: str) -> list[Stored]:
+        return [Stored._make(row) for row in await self._database.run(OF_JOB, [(job_id,)])]
+
+    async def find(self, delivery_id: str) -> list[Stored]:
+        return [Stored._make(row) for row in await self._database.run(FIND, [(delivery_id,)])]
+
+    async def known(self, keys: Sequence[str]) -> set[str]:
+        if not keys:
+            return set()
+        return {row[0] for row in await self._database.run(KNOWN, [(key,) for key in keys])}
+
+    async def listing(self, before_us: int, most: int) -> list[Stored]:
+        rows = await self._database.run(LISTING, [(before_us, most)])
+        return [Stored._make(row) for row in rows]
+
+    async def cleanup(self, most: int, keep_us: int) -> int:
+        return len(await self._database.run(CLEANUP, [(most, keep_us)]))
+
+
+def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
+    waiting = yield from _waiting(arrivals)
+    job_of = _assign(arrivals, waiting)
+    rows = yield STORE, [(*arrival[:7], job_of[arrival.key]) for arrival in arrivals]
+    stored = {row[0]: row for row in rows}
+    new = [arrival for arrival in arrivals if stored[arrival.key][3] == 0]
+    delays = (yield from _throttling(new, rate)) if new else {}
+    late = sorted(key for key, delay in delays.items() if delay)
+    if late:
+        yield THROTTLED, [(key,) for key in late]
+    yield from _queueing(new, job_of, delays, {job for job, _ in waiting.values()})
+    return {
+        arrival.key: _told(arrival, stored[arrival.key], delays.get(arrival.key))
+        for arrival in arrivals
+    }
+
+
+def _waiting(arrivals: Sequence[Arrival]) -> Script[dict[str, tuple[str, int]]]:
+    """Jobs that nobody has begun, with the room they have, by subject."""
+    subjects = sorted({arrival.job.subject for arrival in arrivals if arrival.job.subject})
+    if not subjects:
+        return {}
+    rows = yield WAITING, [(subject, _MOST_PASSENGERS) for subject in subjects]
+    return {row[1]: (row[0], _MOST_PASSENGERS - row[2]) for row in rows}
+
+
+def _assign(arrivals: Sequence[Arrival], waiting: dict[str, tuple[str, int]]) -> dict[str, str]:
+    """Each arrival's job: one that waits for its subject, one of this batch, or its own."""
+    open_jobs = dict(waiting)
+    job_of = {}
+    for arrival in arrivals:
+        subject = arrival.job.subject
+        job_id, room = open_jobs.get(subject or "", (arrival.job.id, _MOST_PASSENGERS))
+        job_of[arrival.key] = job_id
+        if subject and room > 1:
+            open_jobs[subject] = (job_id, room - 1)
+        elif subject:
+            open_jobs.pop(subject, None)
+    return job_of
+
+
+def _throttling(new: Sequence[Arrival], rate: Rate) -> Script[dict[str, int]]:
+    """How long the job of each new delivery must wait, in microseconds."""
+    hits = Counter(arrival.repo for arrival in new if arrival.repo is not None)
+    if not hits:
+        return {}
+    rows = yield HIT, [(_rate_key(repo), count, *rate) for repo, count in sorted(hits.items())]
+    room = {row[0]: row[1] for row in rows}
+    waits = {row[0]: verdict(False, row[2], row[3], rate).retry_after for row in rows}
+    delays = {}
+    for arrival in new:
+        if arrival.repo is None:
+            continue
+        key = _rate_key(arrival.repo)
+        room[key] -= 1
+        delays[arrival.key] = 0 if room[key] >= 0 else max(1, round(waits[key] * 1e6))
+    return delays
+
+
+def _rate_key(repo: str) -> str:
+    return f"repo:{repo}:webhook:minute"
+
+
+def _queueing(
+    new: Sequence[Arrival], job_of: dict[str, str], delays: dict[str, int], waiting: set[str]
+) -> Script[None]:
+    """A new job starts when the first of its deliveries may."""
+    aboard = Counter(job_of[arrival.key] for arrival in new)
+    jobs: dict[str, Row] = {}
+    for arrival in new:
+        job_id = job_of[arrival.key]
+        if job_id not in waiting and job_id not in jobs:
+            delay = delays.get(arrival.key, 0)
+            jobs[job_id] = arrival.job._replace(id=job_id, delay_us=delay)
+    if jobs:
+        yield ENQUEUE, list(jobs.values())
+    joining = [(job, count - (job in jobs)) for job, count in sorted(aboard.items())]
+    joining = [(job, count) for job, count in joining if count]
+    if joining:
+        yield JOIN, joining
+
+
+def _told(arrival: Arrival, row: Row, delay_us: int | None) -> Taken:
+    _, job_id, body_hash, copies = row
+    if copies:
+        return Taken("duplicate", job_id, same_body=body_hash == arrival.body_hash)
+    if delay_us:
+        return Taken("throttled", job_id, delay_us / 1e6)
+    return Taken("accepted", job_id)

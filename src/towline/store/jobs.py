@@ -1,0 +1,219 @@
+"""Jobs in SQL: claims, settlements and new jobs of concurrent callers share a transaction each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Sequence
+from operator import itemgetter
+
+from towline.core.dispatch import Candidate, allot
+from towline.core.retry import after_lost_lease
+from towline.ports.jobs import (
+    OWN_QUEUE,
+    Claimed,
+    Depth,
+    JobRecord,
+    JobState,
+    NewJob,
+    Reaped,
+    Settlement,
+    Wish,
+)
+from towline.store import job_statements as q
+from towline.store.coalesce import Coalescer
+from towline.store.sql import Database, Row, Script
+
+_ROUNDS_PER_QUEUE = 8
+
+
+class SqlJobs:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        seats, lanes = database.seats, database.lanes
+        self._new: Coalescer[NewJob, None] = Coalescer(
+            self._fly_new, key=itemgetter(0), seats=seats, lanes=lanes
+        )
+        self._settlements: Coalescer[Settlement, bool] = Coalescer(
+            self._fly_settlements, key=itemgetter(0), seats=seats, lanes=lanes
+        )
+        self._single: Coalescer[_Single, Claimed | None] = Coalescer(
+            self._fly_single, key=itemgetter(0), seats=seats, lanes=lanes
+        )
+
+    # ------------------------------------------------------------------ new jobs
+
+    def enqueue(self, job: NewJob) -> Awaitable[None]:
+        return self._new.submit(job)
+
+    async def _fly_new(self, jobs: list[NewJob]) -> list[None]:
+        await self._database.run(q.ENQUEUE, jobs)
+        return [None] * len(jobs)
+
+    # ------------------------------------------------------------------ claims
+
+    async def claim(self, wish: Wish) -> list[Claimed]:
+        return await self._database.transact(lambda: _claiming(wish))
+
+    def claim_one(
+        self, job_id: str, owner: str, lease_us: int, repo_limit: int
+    ) -> Awaitable[Claimed | None]:
+        return self._single.submit((job_id, owner, lease_us, repo_limit))
+
+    async def _fly_single(self, wishes: list[_Single]) -> list[Claimed | None]:
+        claimed = await self._database.transact(lambda: _claiming_those(wishes))
+        return [claimed.get(wish[0]) for wish in wishes]
+
+    # ------------------------------------------------------------------ settlements
+
+    def settle(self, settlement: Settlement) -> Awaitable[bool]:
+        return self._settlements.submit(settlement)
+
+    async def _fly_settlements(self, settlements: list[Settlement]) -> list[bool]:
+        rows = [
+            (s.id, s.token, s.state, s.result, s.error, s.reason, s.delay_us, s.sha256, s.hmac)
+            for s in settlements
+        ]
+        repos = [s.repo for s in settlements if s.repo is not None]
+        if repos:
+            settled = await self._database.transact(lambda: _settling(rows, repos))
+        else:
+            settled = await self._database.run(q.SETTLE, rows)
+        done = {row[0] for row in settled}
+        missing = [s for s in settlements if s.id not in done]
+        if missing:
+            done |= await self._settled_before(missing)
+        return [s.id in done for s in settlements]
+
+    async def _settled_before(self, settlements: list[Settlement]) -> set[str]:
+        """Those whose answer was lost the first time: the job stands as they would leave it."""
+        wanted = {(s.id, s.token): (s.state, s.result, s.error) for s in settlements}
+        rows = await self._database.run(q.OUTCOMES, list(wanted))
+        return {row[0] for row in rows if wanted[row[0], row[1]] == tuple(row[2:])}
+
+    # ------------------------------------------------------------------ leases
+
+    async def heartbeat(self, held: Sequence[tuple[str, int]], lease_us: int) -> dict[str, int]:
+        if not held:
+            return {}
+        rows = await self._database.run(q.HEARTBEAT, [(*place, lease_us) for place in held])
+        return {row[0]: row[1] for row in rows}
+
+    async def release(self, held: Sequence[tuple[str, int]]) -> None:
+        if held:
+            await self._database.transact(lambda: _releasing(held))
+
+    async def reap(self, most: int) -> list[Reaped]:
+        return await self._database.transact(lambda: _reaping(most))
+
+    # ------------------------------------------------------------------ looking
+
+    async def due_in(self, queues: Sequence[str]) -> float | None:
+        rows = await self._database.run(q.NEXT_DUE, [(queue,) for queue in queues])
+        waits = [row[0] for row in rows if row[0] is not None]
+        return max(0, min(waits)) / 1e6 if waits else None
+
+    async def depth(self, prefix: str) -> Depth:
+        counts = {row[0]: row[1] for row in await self._database.run(q.DEPTH, [(prefix,)])}
+        return Depth(counts.get("queued", 0), counts.get("running", 0))
+
+    async def read(self, job_id: str) -> JobRecord | None:
+        rows = await self._database.run(q.READ, [(job_id,)])
+        return JobRecord._make(rows[0]) if rows else None
+
+    async def listing(self, state: JobState | None, before: str, most: int) -> list[JobRecord]:
+        rows = await self._database.run(q.LISTING, [(state, before, most)])
+        return [JobRecord._make(row) for row in rows]
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def redeliver(self, job_id: str, not_before_us: int) -> bool:
+        return bool(await self._database.run(q.REDELIVER, [(job_id, not_before_us)]))
+
+    async def unpublished(self, most: int, lost_after_us: int) -> list[str]:
+        rows = await self._database.run(q.UNPUBLISHED, [(OWN_QUEUE, most, lost_after_us)])
+        return [row[0] for row in rows]
+
+    async def cleanup(self, most: int, keep_done_us: int, keep_dead_us: int) -> int:
+        return len(await self._database.run(q.CLEANUP, [(most, keep_done_us, keep_dead_us)]))
+
+
+_Single = tuple[str, str, int, int]
+
+
+def _claiming(wish: Wish) -> Script[list[Claimed]]:
+    """Queue by queue. Jobs without a slot are put aside, so that those behind them are seen."""
+    claimed: list[Claimed] = []
+    for queue in wish.queues:
+        for _ in range(_ROUNDS_PER_QUEUE):
+            room = wish.most - len(claimed)
+            due = yield q.DUE, [(queue, room)]
+            if not due:
+                break
+            begun, held = yield from _beginning(due, wish.owner, wish.lease_us, wish.repo_limit)
+            claimed += begun
+            if not held or len(claimed) >= wish.most:
+                break
+        if len(claimed) >= wish.most:
+            break
+    return claimed
+
+
+def _claiming_those(wishes: Sequence[_Single]) -> Script[dict[str, Claimed]]:
+    """All of a process, so owner, lease and limit are those of the first."""
+    due = yield q.DUE_ONE, [(wish[0],) for wish in wishes]
+    begun, _ = yield from _beginning(due, *wishes[0][1:]) if due else _nothing()
+    return {claimed.id: claimed for claimed in begun}
+
+
+def _beginning(
+    due: list[Row], owner: str, lease_us: int, repo_limit: int
+) -> Script[tuple[list[Claimed], list[str]]]:
+    candidates = [Candidate(row[0], row[1]) for row in due]
+    repos = sorted({candidate.repo for candidate in candidates if candidate.repo is not None})
+    taken = (yield q.TAKEN_SLOTS, [(repo,) for repo in repos]) if repos else []
+    allotment = allot(candidates, [(row[0], row[1]) for row in taken], repo_limit)
+    if allotment.held:
+        yield q.HOLD, [(job_id,) for job_id in allotment.held]
+    if not allotment.starting:
+        return [], allotment.held
+    begun = yield q.BEGIN, [(*start, owner, lease_us) for start in allotment.starting]
+    order = {job_id: place for place, (job_id, _) in enumerate(allotment.starting)}
+    claimed = sorted((Claimed._make(row) for row in begun), key=lambda job: order[job.id])
+    return claimed, allotment.held
+
+
+def _nothing() -> Script[tuple[list[Claimed], list[str]]]:
+    yield from ()
+    return [], []
+
+
+def _releasing(held: Sequence[tuple[str, int]]) -> Script[None]:
+    rows = yield q.RELEASE, list(held)
+    yield from _calling_back(row[1] for row in rows)
+
+
+def _reaping(most: int) -> Script[list[Reaped]]:
+    expired = yield q.EXPIRED, [(most,)]
+    if not expired:
+        return []
+    verdicts = []
+    for job_id, token, attempts, max_attempts in expired:
+        verdict = after_lost_lease(attempts, max_attempts)
+        verdicts.append((job_id, token, "dead" if verdict.dead else "queued", verdict.reason))
+    rows = yield q.REAP, verdicts
+    yield from _calling_back(row[3] for row in rows)
+    return [Reaped(row[0], row[1], row[2]) for row in rows]
+
+
+def _settling(rows: Sequence[Row], repos: Sequence[str]) -> Script[list[Row]]:
+    settled = yield q.SETTLE, rows
+    yield from _calling_back(repos)
+    return settled
+
+
+def _calling_back(repos: Iterable[str | None]) -> Script[None]:
+    """One job for each slot that has become free."""
+    free = Counter(repo for repo in repos if repo is not None)
+    while free:
+        yield q.CALL_BACK, [(repo,) for repo in sorted(free)]
+        free = Counter({repo: count - 1 for repo, count in free.items() if count > 1})
