@@ -14,7 +14,7 @@ import httpx2
 import uvicorn
 
 from towline.store.clock import SystemClock
-from towline.web.exchange import App, Message, Scope
+from towline.web.answers import App, Message, Scope
 
 DEADLINE = 20.0
 JSON = (b"content-type", b"application/json")

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse as StarletteJSON
 from starlette.routing import Route
 
 import towline
-from towline.web.exchange import Receive, Scope, Send
+from towline.web.answers import Receive, Scope, Send
 
 KEY = {"Idempotency-Key": "order-7"}
 ORDER = {"amount": 700, "card": {"last4": "4242"}}

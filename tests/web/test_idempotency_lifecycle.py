@@ -21,7 +21,7 @@ from tests.servers import at_port
 from tests.web.asgi_client import DEADLINE, JSON, Ahead, Reply, call, scope_of
 from tests.web.payment_apps import Till, plain_app
 from towline.errors import LeaseLost
-from towline.web.exchange import Message, Receive, Scope, Send
+from towline.web.answers import Message, Receive, Scope, Send
 
 MEMORY = "memory://"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import towline
 from tests.web.asgi_client import JSON, Reply, call
-from towline.web.exchange import Receive, Scope, Send
+from towline.web.answers import Receive, Scope, Send
 
 TEXT = (b"content-type", b"text/plain")
 

@@ -5,24 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
-
-import orjson
 
 from towline.core.canonical import canonical, opaque_hash, parse_json
 from towline.errors import Rejected
 from towline.idempotency.views import Claim
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]  # each framework has its own types
-Headers: TypeAlias = list[tuple[bytes, bytes]]
+from towline.web.answers import Headers, Message, Problem, Receive, Scope, Send, messages
 
 LONGEST_KEY: Final = 255
 LONGEST_TENANT: Final = 512
@@ -33,46 +24,8 @@ _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 _CREDENTIALS: Final = (b"authorization", b"x-api-key")
 _JSON: Final = re.compile(rb"application/(?:[^;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
-_BODILESS: Final = frozenset({204, 304})
 _DIGITS_OF_A_LENGTH: Final = 15
-_PROBLEM: Final = (b"content-type", b"application/problem+json")
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
-
-
-def messages(status: int, headers: Headers, body: bytes) -> list[Message]:
-    """A whole answer."""
-    if status in _BODILESS:
-        body = b""
-    else:
-        headers = [*headers, (b"content-length", b"%d" % len(body))]
-    return [
-        {"type": "http.response.start", "status": status, "headers": headers},
-        {"type": "http.response.body", "body": body},
-    ]
-
-
-class Problem(Exception):
-    """An answer of ours rather than of the app, in the form of RFC 9457."""
-
-    def __init__(self, status: int, code: str, detail: str, **members: Any) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.headers: Headers = [_PROBLEM]
-        self.members = {
-            "type": f"urn:towline:problem:{code}",
-            "title": code.replace("_", " ").capitalize(),
-            "status": status,
-            "detail": detail,
-            "code": code,
-            **members,
-        }
-
-    def retry_after(self, seconds: float) -> Problem:
-        self.headers.append((b"retry-after", b"%d" % max(1, math.ceil(seconds))))
-        return self
-
-    def messages(self) -> list[Message]:
-        return messages(self.status, self.headers, orjson.dumps(self.members))
 
 
 # ---------------------------------------------------------------------- the request

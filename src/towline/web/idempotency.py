@@ -30,7 +30,8 @@ from towline.errors import LeaseLost, Rejected, StoreFull, TowlineError
 from towline.idempotency.views import Claim
 from towline.library import Idempotency
 from towline.web import exchange
-from towline.web.exchange import Answer, App, Message, Problem, Receive, Request, Scope, Send
+from towline.web.answers import App, Message, Problem, Receive, Scope, Send
+from towline.web.exchange import Answer, Request
 from towline.web.store import Store, StoreOptions
 
 if TYPE_CHECKING:

@@ -1,0 +1,108 @@
+"""Plain ASGI: its types, whole answers, problems, and bodies of bounded size and patience."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]  # each framework has its own types
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+_BODILESS: Final = frozenset({204, 304})
+_JSON: Final = (b"content-type", b"application/json")
+_PROBLEM: Final = (b"content-type", b"application/problem+json")
+
+
+def messages(status: int, headers: Headers, body: bytes) -> list[Message]:
+    """A whole answer."""
+    if status in _BODILESS:
+        body = b""
+    else:
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+    return [
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    ]
+
+
+class Problem(Exception):
+    """An answer of ours rather than of the app, in the form of RFC 9457."""
+
+    def __init__(self, status: int, code: str, detail: str, **members: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers: Headers = [_PROBLEM]
+        self.members = {
+            "type": f"urn:towline:problem:{code}",
+            "title": code.replace("_", " ").capitalize(),
+            "status": status,
+            "detail": detail,
+            "code": code,
+            **members,
+        }
+
+    def retry_after(self, seconds: float) -> Problem:
+        self.headers.append((b"retry-after", b"%d" % max(1, math.ceil(seconds))))
+        return self
+
+    def messages(self) -> list[Message]:
+        return messages(self.status, self.headers, orjson.dumps(self.members))
+
+
+def json_messages(status: int, value: Any, headers: Headers | None = None) -> list[Message]:
+    return messages(status, [_JSON, *(headers or [])], orjson.dumps(value))
+
+
+async def answer(send: Send, whole: list[Message]) -> None:
+    for message in whole:
+        await send(message)
+
+
+class Hangup(Exception):
+    """The client left before its request was complete: nobody is there to answer."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+    """The whole body; a `Problem` if it is larger than `limit` or slower than `seconds`."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and (not value.isdigit() or int(value[:16]) > limit):
+            raise _too_large(limit)
+    message = await receive()
+    if not message.get("more_body") and message["type"] == "http.request":
+        return _within(message.get("body", b""), limit)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _rest_of_body(message, receive, limit)
+    except TimeoutError:
+        raise Problem(408, "too_slow", f"the body did not arrive within {seconds:g} s") from None
+
+
+async def _rest_of_body(message: Message, receive: Receive, limit: int) -> bytes:
+    body = bytearray()
+    while True:
+        if message["type"] == "http.disconnect":
+            raise Hangup
+        body += message.get("body", b"")
+        _within(body, limit)
+        if not message.get("more_body"):
+            return bytes(body)
+        message = await receive()
+
+
+def _within(body: Any, limit: int) -> bytes:
+    if len(body) > limit:
+        raise _too_large(limit)
+    whole: bytes = body
+    return whole
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "too_large", f"the body is larger than {limit} bytes")
