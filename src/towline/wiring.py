@@ -59,7 +59,7 @@ def backend_for(
     if scheme == "memory":
         return _on_memory(store.partition("://")[2], clock)
     if scheme in _SQL_SCHEMES:
-        return _on_sql(database_for(store, clock, timeout), clock)
+        return backend_over(database_for(store, clock, timeout), clock)
     if scheme in ("redis", "rediss"):
         from towline.store.redis import Redis
 
@@ -114,7 +114,8 @@ def _on_memory(name: str, clock: Clock) -> Backend:
     return backend
 
 
-def _on_sql(database: Database, clock: Clock) -> Backend:
+def backend_over(database: Database, clock: Clock) -> Backend:
+    """Everything the library can do, on a database that somebody else closes as well."""
     from towline.coordination import sql
     from towline.idempotency.sql import SqlRecords
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from towline.cli.keys import keys
 from towline.errors import TowlineError
 
 T = TypeVar("T")
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 database = typer.Typer(help="The database's tables.", no_args_is_help=True)
 app.add_typer(database, name="db")
+app.add_typer(keys, name="keys")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
@@ -43,6 +45,18 @@ def current(config: ConfigOption = None, json: JsonOption = False) -> None:
     from towline.cli.schema import found, show
 
     show(_run(found(config)), json)
+
+
+@app.command("serve")
+def serve(
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 for any free one.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take in webhooks and submissions, and work on them, until stopped."""
+    from towline.cli.serve import run
+
+    run(config, host, port)
 
 
 @app.command("demo")

@@ -40,7 +40,8 @@ class Stored(NamedTuple):
     source: str
     event_name: str
     repo: str | None
-    body: bytes
+    body: bytes | None
+    """None in a listing."""
     body_hash: str
     job_id: str
     throttled: int

@@ -24,6 +24,14 @@ class Mailbox(Protocol):
 
     def forget(self, topic: str, event: asyncio.Event) -> None: ...
 
+    def deliver(self, topic: str) -> None:
+        """Wake the waiters for a topic in this process."""
+        ...
+
     async def post(self, address: str, topic: str) -> None:
         """Wake the waiters for a topic; never raises, for a missed wake-up only costs time."""
+        ...
+
+    async def shout(self, topic: str) -> None:
+        """Wake the waiters for a topic in all processes that share the store; never raises."""
         ...

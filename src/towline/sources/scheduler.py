@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from towline.core import keys
-from towline.core.events import Ticked
+from towline.core.events import Event, Ticked
 from towline.errors import Rejected
 from towline.sources import reading
 from towline.sources.delivery import Delivery, Headers, Malformed
@@ -49,12 +49,6 @@ def tick(schedule_id: str, due: datetime, payload: Object | None = None) -> Deli
         key = keys.Scheduler(schedule_id, due)
     except Rejected as error:
         raise Malformed(str(error)) from None
-    ticked = Ticked(
-        source=SOURCE,
-        occurred_at=due.timestamp(),
-        schedule_id=key.schedule_id,
-        execution_time=key.execution_time,
-    )
     return Delivery(
         key=key,
         delivery_id=f"{schedule_id}:{key.execution_time}",
@@ -62,8 +56,22 @@ def tick(schedule_id: str, due: datetime, payload: Object | None = None) -> Deli
         event_name="tick",
         repo=None,
         payload=payload or {},
-        events=(ticked,),
+        events=read(str(key)),
     )
+
+
+def read(key: str) -> tuple[Event, ...]:
+    """The tick that a key names: all there is to it."""
+    parsed = keys.parse(key)
+    if not isinstance(parsed, keys.Scheduler):
+        return ()
+    ticked = Ticked(
+        source=SOURCE,
+        occurred_at=_time(parsed.execution_time).timestamp(),
+        schedule_id=parsed.schedule_id,
+        execution_time=parsed.execution_time,
+    )
+    return (ticked,)
 
 
 def _time(text: str) -> datetime:

@@ -45,20 +45,27 @@ def _from_command(fields: Mapping[str, str]) -> Delivery:
     """A slash command. Without a trigger nothing would tell two of them apart."""
     payload: Object = {**fields}
     team, trigger = reading.ident(payload, "team_id"), reading.ident(payload, "trigger_id")
-    command, user = reading.text(payload, "command"), reading.ident(payload, "user_id")
-    if team is None or trigger is None or command is None or user is None:
+    events = _command(payload)
+    if team is None or trigger is None or not events:
         raise Malformed("a slash command has team_id, trigger_id, command and user_id")
-    event = CommandGiven(
+    return _delivery(team, trigger, "slash_command", payload, events)
+
+
+def _command(payload: Object) -> tuple[Event, ...]:
+    command, user = reading.text(payload, "command"), reading.ident(payload, "user_id")
+    if command is None or user is None:
+        return ()
+    given = CommandGiven(
         source=SOURCE,
         actor=Actor(user, "user"),
         command=command,
         text=reading.prose(payload, "text", _LONGEST_TEXT),
         user=user,
         channel=reading.ident(payload, "channel_id"),
-        team=team,
+        team=reading.ident(payload, "team_id"),
         response_url=_response_url(payload),
     )
-    return _delivery(team, trigger, "slash_command", payload, (event,))
+    return (given,)
 
 
 def _from_json(body: bytes, payload: Object) -> Delivery:
@@ -77,6 +84,8 @@ def _from_json(body: bytes, payload: Object) -> Delivery:
 
 def read(payload: Object) -> tuple[Event, ...]:
     """A mention of our app is a command as well; what bots write is not, lest they loop."""
+    if "type" not in payload:
+        return _command(payload)
     event = reading.inner(payload, "event")
     user = reading.ident(event, "user")
     if event.get("type") != "app_mention" or user is None or event.get("bot_id"):

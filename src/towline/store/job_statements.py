@@ -1,4 +1,8 @@
-"""The SQL of jobs. Every change of a running job compares its token inside the one UPDATE."""
+"""The SQL of jobs. Every change of a running job compares its token inside the one UPDATE.
+
+Where rows are named by their ids the state is written `state || ''`: PostgreSQL, which knows
+little of a queue that grows and shrinks, would else read a whole partial index to find them.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +69,7 @@ BEGIN = Statement(
     UPDATE towline_jobs SET state = 'running', attempts = attempts + 1, token = {{epoch}},
       slot = b.slot, held = 0, owner = b.owner, lease_expires_us = {{now}} + b.lease_us,
       updated_us = {{now}}
-    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state = 'queued'
+    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state || '' = 'queued'
     RETURNING {_CLAIMED}
     """,
 )
@@ -77,7 +81,7 @@ HOLD = Statement(
     {"id": "text"},
     """
     UPDATE towline_jobs SET held = 1, run_at_us = {now} + 5000000
-    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state = 'queued'
+    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state || '' = 'queued'
     RETURNING towline_jobs.id
     """,
 )
@@ -92,7 +96,7 @@ CALL_BACK = Statement(
               WHERE r.repo = b.repo AND r.state = 'queued' AND r.held = 1
               ORDER BY r.priority DESC, r.id LIMIT 1 {skip_locked})
       FROM b)
-    AND state = 'queued'
+    AND state || '' = 'queued'
     RETURNING id
     """,
 )
@@ -107,7 +111,7 @@ SETTLE = Statement(
       published_us = 0,
       finished_us = CASE WHEN b.state = 'queued' THEN NULL ELSE {now} END
     FROM b WHERE towline_jobs.id = b.id AND towline_jobs.token = b.token
-      AND towline_jobs.state = 'running'
+      AND towline_jobs.state || '' = 'running'
     RETURNING towline_jobs.id, towline_jobs.token
     """,
 )
@@ -128,7 +132,7 @@ HEARTBEAT = Statement(
     """
     UPDATE towline_jobs SET lease_expires_us = {now} + b.lease_us
     FROM b WHERE towline_jobs.id = b.id AND towline_jobs.token = b.token
-      AND towline_jobs.state = 'running'
+      AND towline_jobs.state || '' = 'running'
     RETURNING towline_jobs.id, towline_jobs.lease_expires_us
     """,
 )
@@ -140,7 +144,7 @@ RELEASE = Statement(
     UPDATE towline_jobs SET state = 'queued', attempts = attempts - 1, slot = NULL, owner = NULL,
       lease_expires_us = NULL, run_at_us = {now}, updated_us = {now}, published_us = 0
     FROM b WHERE towline_jobs.id = b.id AND towline_jobs.token = b.token
-      AND towline_jobs.state = 'running'
+      AND towline_jobs.state || '' = 'running'
     RETURNING towline_jobs.id, towline_jobs.repo
     """,
 )
@@ -164,7 +168,7 @@ REAP = Statement(
       lease_expires_us = NULL, run_at_us = {now}, updated_us = {now}, published_us = 0,
       finished_us = CASE WHEN b.state = 'dead' THEN {now} ELSE NULL END
     FROM b WHERE towline_jobs.id = b.id AND towline_jobs.token = b.token
-      AND towline_jobs.state = 'running' AND towline_jobs.lease_expires_us <= {now}
+      AND towline_jobs.state || '' = 'running' AND towline_jobs.lease_expires_us <= {now}
     RETURNING towline_jobs.id, towline_jobs.kind, towline_jobs.state, towline_jobs.repo
     """,
 )
@@ -217,7 +221,7 @@ REDELIVER = Statement(
       held = 0, published_us = 0,
       run_at_us = CASE WHEN finished_us + b.not_before_us > {now}
                        THEN finished_us + b.not_before_us ELSE {now} END
-    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state IN ('done', 'dead')
+    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state || '' IN ('done', 'dead')
     RETURNING towline_jobs.id
     """,
 )

@@ -59,5 +59,15 @@ class LocalMailbox:
         except Exception:
             log.debug("a post to another process was lost; its waiter will look by itself")
 
+    async def shout(self, topic: str) -> None:
+        self.deliver(topic)
+        try:
+            await self._send_to_all(topic)
+        except Exception:
+            log.debug("a shout to other processes was lost; their waiters will look by themselves")
+
+    async def _send_to_all(self, topic: str) -> None:
+        """Carry the topic to all other processes; here there is none."""
+
     async def _send(self, address: str, topic: str) -> None:
         """Carry the topic to another process; here there is none."""

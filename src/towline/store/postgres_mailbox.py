@@ -1,4 +1,4 @@
-"""Wake-ups through NOTIFY: each process listens on a channel named after its address."""
+"""Wake-ups through NOTIFY: each process listens on a channel of its own and on one for all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from towline.store.mailbox import LocalMailbox
 
 _RETRY_SECONDS = 1.0
 _LARGEST = 7_900
+_ALL = "towline_all"
 _log = logging.getLogger("towline.store")
 
 
@@ -49,6 +50,7 @@ class PostgresMailbox(LocalMailbox):
         try:
             connection.add_termination_listener(lambda _: gone.set())
             await connection.add_listener(self.address, self._notified)
+            await connection.add_listener(_ALL, self._notified)
             self.wake_all()
             await gone.wait()
         finally:
@@ -60,6 +62,9 @@ class PostgresMailbox(LocalMailbox):
     async def _send(self, address: str, topic: str) -> None:
         if len(topic) < _LARGEST:
             await self._execute("SELECT pg_notify($1, $2)", address, topic)
+
+    async def _send_to_all(self, topic: str) -> None:
+        await self._execute("SELECT pg_notify($1, $2)", _ALL, topic)
 
     async def aclose(self) -> None:
         if self._listening is not None:

@@ -59,6 +59,14 @@ class SqliteMailbox(LocalMailbox):
         if self._socket is not None and "/" not in address:
             self._socket.sendto(topic.encode(), self._place(address))
 
+    async def _send_to_all(self, topic: str) -> None:
+        if self._socket is None:
+            return
+        for name in os.listdir(self._folder):
+            if name != self.address:
+                with contextlib.suppress(OSError):
+                    self._socket.sendto(topic.encode(), self._place(name))
+
     def close(self) -> None:
         if self._socket is None:
             return

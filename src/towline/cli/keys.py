@@ -1,0 +1,127 @@
+"""`towline keys`: make, list and revoke the API keys that the database holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towline.errors import Rejected
+
+if TYPE_CHECKING:
+    from towline.ports.api_keys import ApiKeyStore, StoredKey
+
+keys = typer.Typer(help="API keys.", no_args_is_help=True)
+
+_Config = Annotated[
+    Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Scopes = Annotated[
+    list[str] | None,
+    typer.Option("--scope", help="read, submit, work, command or admin; give it more than once."),
+]
+_Name = Annotated[str, typer.Option("--name", help="What it is for.")]
+_Prefix = Annotated[str, typer.Argument(help="As `towline keys list` shows it.")]
+
+
+@keys.command("create")
+def create(
+    scope: _Scopes = None, name: _Name = "", config: _Config = None, json: _Json = False
+) -> None:
+    """Make a key and print it, this once: only its hash is kept."""
+    made = asyncio.run(_created(config, name, scope or []))
+    if json:
+        _print_json(made)
+        return
+    typer.echo(made["key"])
+    typer.echo("Keep it: it is not shown again.", err=True)
+
+
+@keys.command("list")
+def listing(config: _Config = None, json: _Json = False) -> None:
+    """Show the keys of the database, without their secrets; those of the settings stand there."""
+    found = asyncio.run(_listed(config))
+    if json:
+        _print_json(found)
+        return
+    for key in found:
+        state = f"revoked {key['revoked_at']}" if key["revoked_at"] else "valid"
+        typer.echo("  ".join([key["prefix"], " ".join(key["scopes"]), state, key["name"]]).rstrip())
+
+
+@keys.command("revoke")
+def revoke(prefix: _Prefix, config: _Config = None, json: _Json = False) -> None:
+    """End a key; it is refused everywhere within five seconds."""
+    revoked = asyncio.run(_revoked(config, prefix))
+    if json:
+        _print_json(revoked)
+        return
+    typer.echo(f"{revoked['prefix']} is revoked since {revoked['revoked_at']}")
+
+
+async def _created(config: Path | None, name: str, scopes: list[str]) -> dict[str, Any]:
+    from towline.web.auth import make_key
+
+    async with _store(config) as store:
+        made = await make_key(store, name, scopes)
+        stored = await store.find(made.prefix)
+    if stored is None:
+        raise Rejected("the key was deleted at once; nothing was made")
+    return {"key": made.text, **_shown(stored)}
+
+
+async def _listed(config: Path | None) -> list[dict[str, Any]]:
+    async with _store(config) as store:
+        return [_shown(key) for key in await store.listing()]
+
+
+async def _revoked(config: Path | None, text: str) -> dict[str, Any]:
+    from towline.core.api_keys import prefix_in
+
+    prefix = prefix_in(text)
+    async with _store(config) as store:
+        key = await store.revoke(prefix)
+    if key is None:
+        raise Rejected(f"there is no key with the prefix {prefix}")
+    return _shown(key)
+
+
+@asynccontextmanager
+async def _store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
+    from towline import settings
+    from towline.store.api_keys import SqlApiKeys
+    from towline.wiring import database_for
+
+    database = database_for(settings.load(config).database_url)
+    try:
+        await database.connect()
+        yield SqlApiKeys(database)
+    finally:
+        await database.aclose()
+
+
+def _shown(key: StoredKey) -> dict[str, Any]:
+    return {
+        "prefix": key.prefix,
+        "name": key.name,
+        "scopes": list(key.scopes),
+        "created_at": _iso(key.created_us),
+        "revoked_at": _iso(key.revoked_us) if key.revoked_us is not None else None,
+    }
+
+
+def _iso(us: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _print_json(value: Any) -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(value).decode())

@@ -1,0 +1,143 @@
+"""`towline serve`: the service behind uvicorn, on one address or on two, until it is told to stop.
+
+The first signal stops it gently: connections end, jobs finish or are given back, the leader's
+lease passes on. A second one ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from towline import logs
+from towline.errors import Rejected
+from towline.service import Service
+from towline.settings import ServeSettings, Settings, load
+from towline.web.answers import App
+
+_GRACE_SECONDS = 10
+_WATCH_SECONDS = 0.5
+
+
+def run(config: Path | None, host: str | None, port: int | None) -> None:
+    settings = _with_address(load(config), host, port)
+    logs.configure(settings.log.format, settings.log.level)
+    with _loop_factory() as factory, asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_serve(settings))
+
+
+def _with_address(settings: Settings, host: str | None, port: int | None) -> Settings:
+    given = {"host": host, "port": port}
+    address = {name: value for name, value in given.items() if value is not None}
+    serve = ServeSettings.model_validate({**settings.serve.model_dump(), **address})
+    return settings.model_copy(update={"serve": serve})
+
+
+@contextlib.contextmanager
+def _loop_factory() -> Iterator[type[asyncio.AbstractEventLoop] | None]:
+    try:
+        import uvloop
+    except ImportError:
+        yield None
+    else:
+        yield uvloop.Loop
+
+
+async def _serve(settings: Settings) -> None:
+    service = Service(settings)
+    sockets = _sockets(settings.serve)
+    try:
+        await service.open()
+        made = await service.keyring.ensure_one()
+        service.start()
+        data, control = service.apps()
+        servers = [_server(data)]
+        if settings.serve.control_port is not None:
+            servers.append(_server(control))
+        _say(sockets, made)
+        await _until_stopped(service, servers, sockets)
+    finally:
+        await service.close()
+        for one in sockets:
+            one.close()
+
+
+def _sockets(serve: ServeSettings) -> list[socket.socket]:
+    wanted = [(serve.host, serve.port)]
+    if serve.control_port is not None:
+        wanted.append((serve.control_host, serve.control_port))
+    return [_bound(host, port) for host, port in wanted]
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise Rejected(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    listening.listen(2048)
+    listening.setblocking(False)
+    return listening
+
+
+def _server(app: App) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    return server
+
+
+def _say(sockets: list[socket.socket], made_key: str | None) -> None:
+    for name, one in zip(("Towline", "control plane"), sockets, strict=False):
+        host, port = one.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"{name} listens on http://{shown}:{port}", file=sys.stderr, flush=True)
+    if made_key is not None:
+        print(f"API key (admin), shown this once: {made_key}", file=sys.stderr, flush=True)
+
+
+async def _until_stopped(
+    service: Service, servers: list[uvicorn.Server], sockets: list[socket.socket]
+) -> None:
+    """Serve until a signal, or until a part of the service that should never end has ended."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stopped() -> None:
+        for server in servers:
+            server.force_exit = server.should_exit
+            server.should_exit = True
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped)
+    serving = [
+        loop.create_task(server.serve(sockets=[one]))
+        for server, one in zip(servers, sockets, strict=True)
+    ]
+    while not stop.is_set() and not service.failures():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WATCH_SECONDS):
+                await stop.wait()
+    stopped()
+    await asyncio.gather(*serving)
+    for error in service.failures():
+        raise error

@@ -1,0 +1,64 @@
+"""The text of an API key, and what a key may do.
+
+A key reads `tow_<prefix>_<secret>`. The prefix finds its record and may be shown; of the whole text
+only the SHA-256 is kept, which is enough for a secret of 256 random bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from towline.errors import Rejected
+
+SCOPES: Final = ("read", "submit", "work", "command", "admin")
+ALL_POWERFUL: Final = "admin"
+PREFIX_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+PREFIX_LENGTH: Final = 8
+LONGEST_NAME: Final = 100
+
+_KEY: Final = re.compile(rb"tow_([a-z0-9]{8})_[A-Za-z0-9_-]{32,}")
+_PREFIX: Final = re.compile(r"[a-z0-9]{8}")
+
+
+def compose(prefix: str, secret: str) -> str:
+    return f"tow_{prefix}_{secret}"
+
+
+def prefix_of(text: bytes) -> str | None:
+    """The prefix of a key; None if the text is not that of a key."""
+    found = _KEY.fullmatch(text)
+    return found[1].decode() if found else None
+
+
+def prefix_in(text: str) -> str:
+    """The prefix that a person means, who gives it alone or within its key."""
+    prefix = prefix_of(text.encode(errors="replace")) or text
+    if not _PREFIX.fullmatch(prefix):
+        raise Rejected("a prefix is 8 small letters and digits, as `towline keys list` shows it")
+    return prefix
+
+
+def digest_of(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def allows(scopes: Collection[str], wanted: str) -> bool:
+    return wanted in scopes or ALL_POWERFUL in scopes
+
+
+def checked_scopes(names: Sequence[str]) -> tuple[str, ...]:
+    """The scopes in their usual order, each once."""
+    unknown = [name for name in names if name not in SCOPES]
+    if unknown or not names:
+        wrong = f"unknown scope {unknown[0]!a}" if unknown else "a key needs at least one scope"
+        raise Rejected(f"{wrong}; allowed: {', '.join(SCOPES)}")
+    return tuple(scope for scope in SCOPES if scope in names)
+
+
+def checked_name(name: str) -> str:
+    if len(name) > LONGEST_NAME or not (name.isprintable() or not name):
+        raise Rejected(f"the name of a key is at most {LONGEST_NAME} printable characters")
+    return name

@@ -1,0 +1,156 @@
+"""The embedded engine: workers in this process, woken by a bell, with a slow poll as safety net.
+
+The bell wakes this process at once. Others that share the store are told only while this one has
+its hands full; several rings share one message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from towline.errors import Transient
+from towline.flow.work import Crew
+from towline.ports.clock import Clock
+from towline.ports.jobs import OWN_QUEUE, Claimed, JobStore, Wish
+from towline.ports.mailbox import Mailbox
+
+_TOPIC = "jobs"
+_POLL_SECONDS = 2.0
+_AFTER_TROUBLE_SECONDS = 0.5
+_MOST_PER_CLAIM = 100
+_MOST_UNSETTLED = 1_000
+_log = logging.getLogger("towline.work")
+
+
+class ShoutingBell:
+    """Rings in all processes. `hungry` says whether somebody here waits for work."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._shouting: asyncio.Task[None] | None = None
+        self._again = False
+        self.hungry = False
+
+    def ring(self, job_ids: Sequence[str] = ()) -> None:
+        if self.hungry:
+            self.hungry = False
+            self._mailbox.deliver(_TOPIC)
+        elif self._shouting is None:
+            self._shouting = asyncio.get_running_loop().create_task(self._shout())
+        else:
+            self._again = True
+
+    async def _shout(self) -> None:
+        try:
+            await self._mailbox.shout(_TOPIC)
+            while self._again:
+                self._again = False
+                await self._mailbox.shout(_TOPIC)
+        finally:
+            self._shouting = None
+
+    def listen(self) -> asyncio.Event:
+        return self._mailbox.expect(_TOPIC)
+
+    def stop_listening(self, heard: asyncio.Event) -> None:
+        self._mailbox.forget(_TOPIC, heard)
+
+
+class EmbeddedWorker:
+    """Claims what is due, as much as it has hands for, and runs it."""
+
+    def __init__(
+        self, jobs: JobStore, crew: Crew, bell: ShoutingBell, clock: Clock, concurrency: int
+    ) -> None:
+        self._jobs = jobs
+        self._crew = crew
+        self._bell = bell
+        self._clock = clock
+        self._concurrency = concurrency
+        self._running: set[asyncio.Task[Any]] = set()
+        self._freed = asyncio.Event()
+        self._stopping = False
+        self._heard: asyncio.Event | None = None
+
+    async def run(self) -> None:
+        """Work until `stop`."""
+        heard = self._heard = self._bell.listen()
+        try:
+            while not self._stopping:
+                heard.clear()
+                room = self._room()
+                if room <= 0:
+                    await self._wait_for_a_hand()
+                elif await self._claim(room) < room:
+                    await self._rest(heard)
+        finally:
+            self._bell.stop_listening(heard)
+
+    def _room(self) -> int:
+        if len(self._running) >= _MOST_UNSETTLED:
+            return 0
+        return min(_MOST_PER_CLAIM, self._concurrency - len(self._crew.held))
+
+    async def _wait_for_a_hand(self) -> None:
+        self._freed.clear()
+        await self._freed.wait()
+
+    async def _claim(self, room: int) -> int:
+        """How many jobs were found; trouble with the store counts as none, after a pause."""
+        rules = self._crew.rules
+        sent_at = self._clock.monotonic()
+        wish = Wish((OWN_QUEUE,), rules.owner, room, rules.lease_us, rules.repo_limit)
+        try:
+            claimed = await self._jobs.claim(wish)
+        except Transient as trouble:
+            _log.warning("claim_failed error=%s", trouble)
+            await asyncio.sleep(_AFTER_TROUBLE_SECONDS)
+            return 0
+        loop = asyncio.get_running_loop()
+        for job in claimed:
+            task = loop.create_task(self._run(job, sent_at))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+        return len(claimed)
+
+    async def _run(self, job: Claimed, sent_at: float) -> None:
+        await self._crew.run(job, sent_at, self._freed.set)
+        if job.repo is not None and self._heard is not None:
+            self._heard.set()  # its slot may have called a job back that had to wait for one
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._freed.set()
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("worker_error", exc_info=task.exception())
+
+    async def _rest(self, heard: asyncio.Event) -> None:
+        """Until somebody rings, the next job is due, or it is time to look by oneself."""
+        try:
+            due = await self._jobs.due_in((OWN_QUEUE,))
+        except Transient:
+            due = None
+        pause = _POLL_SECONDS if due is None else min(_POLL_SECONDS, max(due, 0.001))
+        if heard.is_set() or self._stopping:
+            return
+        self._bell.hungry = True
+        try:
+            async with asyncio.timeout(pause):
+                await heard.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._bell.hungry = False
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Take nothing new, let work finish for a while, give the rest back."""
+        self._stopping = True
+        self._freed.set()
+        if self._heard is not None:
+            self._heard.set()
+        await self._crew.drain(drain_seconds)
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=5)

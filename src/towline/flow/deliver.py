@@ -1,0 +1,62 @@
+"""What a delivery's job does: read its events again, and hand them on in the order they came."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import zstandard
+
+from towline.core.canonical import parse_json
+from towline.core.events import Event
+from towline.errors import Definitive, Rejected
+from towline.ports.inbox import Inbox, Stored
+from towline.ports.jobs import Claimed
+from towline.sources.stored import events_of
+
+Track: TypeAlias = Callable[[Stored, Sequence[Event]], Awaitable[None]]
+
+_LARGEST_BODY = 64 * 1024 * 1024
+_decompress = zstandard.ZstdDecompressor().decompress
+
+
+async def _nobody(stored: Stored, events: Sequence[Event]) -> None:
+    return None
+
+
+class DeliveryHandler:
+    """`track` is told of each delivery's events; it must not mind to be told twice."""
+
+    def __init__(self, inbox: Inbox, track: Track = _nobody) -> None:
+        self._inbox = inbox
+        self._track = track
+
+    async def __call__(self, job: Claimed) -> dict[str, Any]:
+        told = []
+        for stored in await self._inbox.of_job(job.id):
+            events = events_of_stored(stored)
+            await self._track(stored, events)
+            told += [_summary(stored, event) for event in events]
+        return {"events": told}
+
+
+def payload_of(stored: Stored) -> dict[str, Any]:
+    """The JSON that came in."""
+    try:
+        payload = parse_json(_decompress(stored.body or b"", max_output_size=_LARGEST_BODY))
+    except (Rejected, zstandard.ZstdError) as error:
+        raise Definitive(f"the stored body cannot be read: {error}") from error
+    return payload if isinstance(payload, dict) else {}
+
+
+def events_of_stored(stored: Stored) -> tuple[Event, ...]:
+    return events_of(stored.source, stored.key, stored.event_name, payload_of(stored))
+
+
+def _summary(stored: Stored, event: Event) -> dict[str, Any]:
+    seen: dict[str, Any] = {"delivery_id": stored.delivery_id, "kind": event.kind}
+    for name in ("repo", "number", "head_sha", "conclusion", "action"):
+        value = getattr(event, name, None)
+        if value is not None:
+            seen[name] = value
+    return seen

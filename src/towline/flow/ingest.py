@@ -1,0 +1,170 @@
+"""From bytes to a durable job: verify ▸ dedup ▸ throttle ▸ store and enqueue.
+
+The sender hears of success only after the commit that makes the delivery durable and queues its
+work. Whatever happens before that, it will send again, or be asked to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+import zstandard
+
+from towline.core import keys
+from towline.core.events import CommandGiven, Commented
+from towline.core.subjects import subject_of
+from towline.errors import Rejected
+from towline.flow.ingest_metrics import count_delivery
+from towline.ports.clock import Clock
+from towline.ports.inbox import Arrival, Inbox, Taken
+from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
+from towline.sources import SOURCES, Delivery, ci
+from towline.telemetry import Audit
+
+Status = Literal["accepted", "duplicate_ignored", "throttled_delayed", "answered"]
+
+DELIVERY: Final = "delivery"
+_URGENT: Final = 10
+_STATUS: Final[Mapping[str, Status]] = {
+    "accepted": "accepted",
+    "duplicate": "duplicate_ignored",
+    "throttled": "throttled_delayed",
+}
+_log = logging.getLogger("towline.ingest")
+_compress = zstandard.ZstdCompressor(level=1).compress
+
+
+class Receipt(NamedTuple):
+    """What became of a delivery. `answered` has its whole answer in `reply`, and no job."""
+
+    status: Status
+    delivery_id: str
+    job_id: str | None = None
+    event_name: str = ""
+    reply: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The secrets that a source may use, any of them."""
+
+    secrets: Sequence[str] = ()
+    allow_unsigned: bool = False
+
+
+class Ingest:
+    def __init__(
+        self,
+        inbox: Inbox,
+        bell: Bell,
+        clock: Clock,
+        audit: Audit,
+        senders: Mapping[str, Sender],
+        max_attempts: int,
+    ) -> None:
+        self._inbox = inbox
+        self._bell = bell
+        self._clock = clock
+        self._audit = audit
+        self._senders = senders
+        self._max_attempts = max_attempts
+
+    async def take_in(
+        self,
+        source: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        verified: bool = False,
+        provider: str | None = None,
+    ) -> Receipt:
+        """Take a request in; `DeliveryRejected` says what is wrong with it.
+
+        With `verified` the signature is not asked for: it was read from the sender itself.
+        """
+        sender = Sender(allow_unsigned=True) if verified else self._senders.get(source, Sender())
+        now = self._clock.now_us() / 1e6
+        given: dict[str, Any] = {"allow_unsigned": sender.allow_unsigned}
+        if source == ci.SOURCE:
+            given["provider"] = provider
+        delivery = SOURCES[source].receive(headers, body, sender.secrets, now, **given)
+        return await self.take(delivery, body)
+
+    async def take(self, delivery: Delivery, body: bytes = b"") -> Receipt:
+        """Take in what is known to be genuine."""
+        if delivery.reply is not None:
+            return Receipt(
+                "answered", delivery.delivery_id, None, delivery.event_name, delivery.reply
+            )
+        arrival = self._arrival(delivery, body)
+        taken = await self._inbox.take(arrival)
+        return self._receipt(delivery, arrival, taken)
+
+    def _arrival(self, delivery: Delivery, body: bytes) -> Arrival:
+        job = NewJob(
+            new_job_id(self._clock),
+            OWN_QUEUE,
+            DELIVERY,
+            repo=delivery.repo,
+            subject=subject_of(delivery.events),
+            priority=_priority(delivery),
+            max_attempts=self._max_attempts,
+        )
+        payload = body if body[:1] == b"{" else orjson.dumps(delivery.payload)
+        return Arrival(
+            storable(str(delivery.key)),
+            storable(delivery.delivery_id),
+            delivery.source,
+            storable(delivery.event_name),
+            delivery.repo,
+            _compress(payload),
+            hashlib.sha256(payload).hexdigest(),
+            job,
+        )
+
+    def _receipt(self, delivery: Delivery, arrival: Arrival, taken: Taken) -> Receipt:
+        status = _STATUS[taken.status]
+        if taken.status != "duplicate":
+            self._bell.ring((taken.job_id,))
+        elif not taken.same_body:
+            self._audit(
+                "IDEMPOTENCY_KEY_COLLISION",
+                key_prefix=keys.prefix(arrival.key),
+                source=delivery.source,
+                new_hash_prefix=arrival.body_hash[:8],
+            )
+        count_delivery(delivery.source, status)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info(
+                f"delivery_{taken.status}",
+                extra={
+                    "delivery_id": delivery.delivery_id,
+                    "source": delivery.source,
+                    "repo": delivery.repo,
+                    "job_id": taken.job_id,
+                },
+            )
+        return Receipt(status, delivery.delivery_id, taken.job_id, delivery.event_name)
+
+
+def new_job_id(clock: Clock) -> str:
+    """In the order of time, so that an index grows at its end."""
+    return f"job_{clock.now_us() // 1000:012x}{secrets.token_hex(8)}"
+
+
+def storable(text: str) -> str:
+    """Text that every store can hold."""
+    if "\0" in text or text.encode("utf-8", "ignore").decode() != text:
+        raise Rejected("the delivery's id or event name has characters that cannot be stored")
+    return text
+
+
+def _priority(delivery: Delivery) -> int:
+    """A person waits for what they ordered."""
+    return _URGENT if any(isinstance(e, CommandGiven | Commented) for e in delivery.events) else 0

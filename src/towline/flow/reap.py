@@ -1,0 +1,65 @@
+"""Takes jobs back from workers that died, tells brokers again what they lost, and tidies up."""
+
+from __future__ import annotations
+
+import logging
+
+from towline.flow.work_metrics import QUEUED, REAPED, REPUBLISHED, RUNNING
+from towline.ports.inbox import Inbox
+from towline.ports.jobs import Bell, JobStore
+
+_BATCH = 100
+_LOST_AFTER_US = 30_000_000
+_log = logging.getLogger("towline.reap")
+
+
+class Reaper:
+    def __init__(self, jobs: JobStore, bell: Bell) -> None:
+        self._jobs = jobs
+        self._bell = bell
+
+    async def reap(self) -> None:
+        """Put jobs with an ended lease back, under their own id, until there are none."""
+        while True:
+            reaped = await self._jobs.reap(_BATCH)
+            for job in reaped:
+                REAPED.labels(job.kind, job.state).inc()
+                extra = {"job_id": job.id, "kind": job.kind, "status": job.state}
+                _log.warning("job_reaped", extra=extra)
+            again = [job.id for job in reaped if job.state == "queued"]
+            if again:
+                self._bell.ring(again)
+            if len(reaped) < _BATCH:
+                return
+
+    async def republish(self) -> None:
+        """Ring for jobs that are due and that nobody was told of lately."""
+        while lost := await self._jobs.unpublished(_BATCH, _LOST_AFTER_US):
+            REPUBLISHED.inc(len(lost))
+            self._bell.ring(lost)
+            if len(lost) < _BATCH:
+                return
+
+    async def measure(self) -> None:
+        depth = await self._jobs.depth("")
+        QUEUED.set(depth.queued)
+        RUNNING.set(depth.running)
+
+
+class Tidying:
+    """Deletes what is past its time, in batches small enough to hold nobody up."""
+
+    def __init__(
+        self, inbox: Inbox, jobs: JobStore, keep_us: int, keep_done_us: int, keep_dead_us: int
+    ) -> None:
+        self._inbox = inbox
+        self._jobs = jobs
+        self._keep_us = keep_us
+        self._keep_done_us = keep_done_us
+        self._keep_dead_us = keep_dead_us
+
+    async def tidy(self) -> None:
+        while await self._inbox.cleanup(_BATCH, self._keep_us) == _BATCH:
+            continue
+        while await self._jobs.cleanup(_BATCH, self._keep_done_us, self._keep_dead_us) == _BATCH:
+            continue

@@ -1,0 +1,293 @@
+"""The submit API: a request is taken in once per key, its job goes to remote workers.
+
+A worker claims a job under a lease, keeps it by heartbeats, and ends it under the token of its
+claim. When the lease ends first, the reaper puts the job back under the same id, and what the
+late worker says no longer counts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from towline.core.remote_work import BadDigest, Claim, Completion, Failure, Renewal, sealed
+from towline.core.retry import Backoff, Verdict, after_failure
+from towline.core.submission import (
+    QUEUE_PREFIX,
+    LoadLimits,
+    Status,
+    Submission,
+    cached_result,
+    ordered_uuid,
+    shown,
+    status_of,
+)
+from towline.errors import Rejected, Stale
+from towline.flow.submit_limits import REMEMBERED_SECONDS, MeshLoad, RequestRoom
+from towline.flow.submit_metrics import SETTLEMENTS, SubmitMeter
+from towline.ports.clock import Clock
+from towline.ports.jobs import Claimed, JobStore, NewJob, Settlement, Wish
+from towline.ports.requests import Attempt, Proposal, RequestRecord, RequestStore, Submitted
+from towline.telemetry import Audit
+
+_SWEEP_BATCH: Final = 500
+_BACKOFF: Final = Backoff(30_000_000, 600_000_000)
+
+
+class UnknownJob(Rejected):
+    """No job of this id was submitted, or it was deleted since."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitPolicy:
+    """The settings of the submit API, times in microseconds."""
+
+    dedup: bool = True
+    max_cached_bytes: int = 16_384
+    max_items: int = 200_000
+    max_queued: int = 10_000
+    max_inflight: int = 1_000
+    longest_lease_us: int = 3_600_000_000
+    max_attempts: int = 3
+    backoff: Backoff = _BACKOFF
+    hmac_key: bytes | None = None
+
+
+class Receipt(NamedTuple):
+    """What a submit came to. A collision tells of the request that has the key."""
+
+    status: Status | Literal["collision", "queue_full"]
+    request_id: str
+    job_id: str
+    dedup: bool = False
+    deferred: bool = False
+    """Accepted, but no worker gets it until less is in flight."""
+    result: str | None = None
+    """JSON: the result of a completed request, or a tombstone in its place."""
+    error: str | None = None
+    sha256: str | None = None
+    hmac: str | None = None
+    retry_after: float = 0.0
+
+
+class Offer(NamedTuple):
+    """A job for a worker, or none; `retry_after` is set while too much is in flight."""
+
+    job: Claimed | None
+    retry_after: float = 0.0
+
+
+class Submit:
+    def __init__(
+        self,
+        requests: RequestStore,
+        jobs: JobStore,
+        clock: Clock,
+        policy: SubmitPolicy,
+        audit: Audit,
+    ) -> None:
+        self._requests = requests
+        self._jobs = jobs
+        self._clock = clock
+        self.policy = policy
+        self._audit = audit
+        limits = LoadLimits(policy.max_queued, policy.max_inflight)
+        self._load = MeshLoad(requests, clock, limits)
+        self._room = RequestRoom(requests, clock, policy.max_items)
+        self._meter = SubmitMeter(clock)
+
+    # ------------------------------------------------------------------ clients
+
+    async def submit(self, client: str, submission: Submission) -> Receipt:
+        """Take a request in, or tell how the one stands that has its key."""
+        await self._load.refresh()
+        pressure = self._load.pressure()
+        self._load.queued.under_way += 1
+        try:
+            told = await self._propose(self._proposal(client, submission), pressure != "full")
+        finally:
+            self._load.queued.under_way -= 1
+        if told.outcome == "accepted":
+            self._load.queued.since += 1
+        receipt = self._receipt(told, deferred=pressure == "deferred")
+        self._tell(receipt, told, client, submission)
+        return receipt
+
+    def _proposal(self, client: str, submission: Submission) -> Proposal:
+        ids = ordered_uuid(self._clock.now_us(), secrets.token_bytes(8))
+        job = NewJob(
+            f"job_{ids.hex}",
+            f"{QUEUE_PREFIX}{submission.kind}",
+            submission.kind,
+            submission.params,
+            max_attempts=self.policy.max_attempts,
+        )
+        key = submission.key if self.policy.dedup else None
+        return Proposal(client, key, str(ids), submission.payload_hash, job, admitted=False)
+
+    async def _propose(self, proposal: Proposal, open_to_new: bool) -> Submitted:
+        """Room is made only for what turns out to be new: it could cost the very record asked for.
+
+        A known key is answered although the queue or the store is full.
+        """
+        admitted = open_to_new and self._room.take()
+        told = await self._offer(proposal, admitted)
+        if told.outcome == "refused" and open_to_new and await self._room.make():
+            admitted = True
+            told = await self._offer(proposal, admitted)
+        if admitted and told.outcome != "accepted":
+            self._room.give_back()
+        return told
+
+    async def _offer(self, proposal: Proposal, admitted: bool) -> Submitted:
+        if proposal.key is None and not admitted:
+            return Submitted("refused", False, "", "", proposal.payload_hash)
+        return await self._requests.submit(proposal._replace(admitted=admitted))
+
+    def _receipt(self, told: Submitted, deferred: bool) -> Receipt:
+        if told.outcome == "refused":
+            return Receipt("queue_full", "", "", retry_after=REMEMBERED_SECONDS)
+        most = self.policy.max_cached_bytes
+        return Receipt(
+            told.outcome,
+            told.request_id,
+            told.job_id,
+            told.dedup,
+            deferred and told.outcome == "accepted",
+            cached_result(told.result, told.result_bytes, most),
+            told.error,
+            told.sha256,
+            told.hmac,
+        )
+
+    def _tell(self, receipt: Receipt, told: Submitted, client: str, submission: Submission) -> None:
+        self._meter.count(receipt.status, receipt.dedup, receipt.deferred)
+        if submission.key is None:
+            return
+        about = {"client": client, "node_id": submission.node_id, "request_id": told.request_id}
+        if receipt.status == "collision":
+            self._audit(
+                "IDEMPOTENCY_KEY_COLLISION",
+                key_prefix=shown(submission.key),
+                old_hash_prefix=shown(told.payload_hash),
+                new_hash_prefix=shown(submission.payload_hash),
+                **about,
+            )
+        elif receipt.dedup:
+            self._audit(
+                "IDEMPOTENCY_HIT",
+                key_prefix=shown(submission.key),
+                status=receipt.status,
+                job_id=receipt.job_id,
+                **about,
+            )
+
+    async def status(self, client: str, request_id: str) -> tuple[Status, RequestRecord] | None:
+        """The client's own request; None if there is none, or its job was deleted."""
+        record = await self._requests.read(client, request_id)
+        if record is None or record.state is None:
+            return None
+        return status_of(record.state, record.attempts or 0), record
+
+    # ------------------------------------------------------------------ workers
+
+    async def claim(self, claim: Claim) -> Offer:
+        """Begin an attempt of the next job of these kinds, the first kinds first."""
+        await self._load.refresh()
+        if not self._load.may_begin():
+            return Offer(None, REMEMBERED_SECONDS)
+        queues = [f"{QUEUE_PREFIX}{kind}" for kind in claim.kinds]
+        self._load.running.under_way += 1
+        try:
+            begun = await self._jobs.claim(Wish(queues, claim.worker, 1, claim.lease_us, 1))
+        finally:
+            self._load.running.under_way -= 1
+        if not begun:
+            return Offer(None)
+        self._load.queued.since -= 1
+        self._load.running.since += 1
+        return Offer(begun[0])
+
+    async def heartbeat(self, job_id: str, renewal: Renewal) -> int:
+        """The new end of the lease."""
+        end = await self._requests.renew(job_id, renewal.token, renewal.lease_us)
+        if end is None:
+            await self._held(job_id, renewal.token)
+            raise self._stale(job_id)
+        return end
+
+    async def complete(self, job_id: str, completion: Completion) -> str:
+        """Record a result; the same one again is no error, since an answer may be lost.
+
+        Returns the result's SHA-256.
+        """
+        try:
+            seal = sealed(completion, self.policy.hmac_key)
+        except BadDigest:
+            SETTLEMENTS.labels("bad_digest").inc()
+            raise
+        attempt = await self._held(job_id, completion.token)
+        await self._settle(
+            attempt,
+            Settlement(
+                job_id,
+                completion.token,
+                "done",
+                result=completion.result,
+                sha256=seal.sha256,
+                hmac=seal.hmac,
+            ),
+        )
+        return seal.sha256
+
+    async def fail(self, job_id: str, failure: Failure) -> Verdict:
+        """Record that an attempt failed; the job is tried again later, or given up."""
+        attempt = await self._held(job_id, failure.token)
+        verdict = after_failure(
+            attempt.attempts, attempt.max_attempts, not failure.definitive, self.policy.backoff
+        )
+        await self._settle(
+            attempt,
+            Settlement(
+                job_id,
+                failure.token,
+                "dead" if verdict.dead else "queued",
+                error=failure.error,
+                reason=verdict.reason,
+                delay_us=verdict.delay_us,
+            ),
+        )
+        return verdict
+
+    async def _held(self, job_id: str, token: int) -> Attempt:
+        attempt = await self._requests.attempt(job_id)
+        if attempt is None:
+            raise UnknownJob("no such job was submitted, or it was deleted since")
+        if attempt.token != token:
+            raise self._stale(job_id)
+        return attempt
+
+    async def _settle(self, attempt: Attempt, settlement: Settlement) -> None:
+        if not await self._jobs.settle(settlement):
+            raise self._stale(settlement.id)
+        SETTLEMENTS.labels(settlement.state).inc()
+        if attempt.state == "running":
+            self._load.running.since -= 1
+            self._load.queued.since += settlement.state == "queued"
+
+    def _stale(self, job_id: str) -> Stale:
+        SETTLEMENTS.labels("stale").inc()
+        return Stale(f"the lease of {job_id} ended, and the job was taken back or has ended")
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def cleanup(self) -> int:
+        """Delete requests that have expired; their number."""
+        deleted = 0
+        while True:
+            batch = await self._requests.sweep(_SWEEP_BATCH)
+            deleted += batch
+            if batch < _SWEEP_BATCH:
+                await self._room.measure()
+                return deleted

@@ -1,0 +1,138 @@
+"""How much may be submitted: the queue's limit, the limit in flight, and that of the store.
+
+Nothing is counted on each submit. The numbers of jobs that wait and run are remembered for a
+second, and what this process did since is added. Between two looks they are wrong by what other
+processes, the reaper and due dates did in that second, and by calls that were under way at the
+look: so a limit may be overrun, or kept too early, by that much and for that long.
+
+The number of stored requests is taken again after each hundredth of the maximum. Where several
+processes share a store, it may be exceeded by a hundredth for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from towline.core.submission import Load, LoadLimits, Pressure, pressure
+from towline.flow.submit_metrics import EVICTIONS
+from towline.ports.clock import Clock
+from towline.ports.requests import RequestStore
+from towline.telemetry import STORE_SIZE
+
+REMEMBERED_SECONDS: Final = 1.0
+
+
+class _Together:
+    """Whoever asks while a look is under way waits for that one and shares its fate."""
+
+    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
+        self._look = look
+        self._under_way: asyncio.Future[None] | None = None
+
+    async def __call__(self) -> None:
+        if self._under_way is None:
+            self._under_way = asyncio.ensure_future(self._look())
+            self._under_way.add_done_callback(self._ended)
+        await asyncio.shield(self._under_way)
+
+    def _ended(self, look: asyncio.Future[None]) -> None:
+        self._under_way = None
+        if not look.cancelled():
+            look.exception()  # else asyncio warns when every caller has left before the end
+
+
+class _Tally:
+    """A number last counted in the store, what this process added since, and what it may add."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+        self.since = 0
+        self.under_way = 0
+
+    def estimate(self) -> int:
+        return max(0, self.counted + self.since) + self.under_way
+
+
+class MeshLoad:
+    """Jobs that wait and run, as far as is known."""
+
+    def __init__(self, requests: RequestStore, clock: Clock, limits: LoadLimits) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._limits = limits
+        self.queued = _Tally()
+        self.running = _Tally()
+        self._known_until = float("-inf")
+        self._looking = _Together(self._look)
+
+    async def refresh(self) -> None:
+        if self._clock.monotonic() >= self._known_until:
+            await self._looking()
+
+    async def _look(self) -> None:
+        before = self.queued.since, self.running.since
+        max_queued, max_inflight = self._limits
+        load = await self._requests.load(max_queued + 1, max_inflight + 1)
+        for tally, counted, earlier in zip((self.queued, self.running), load, before, strict=True):
+            tally.counted = counted
+            tally.since -= earlier
+        self._known_until = self._clock.monotonic() + REMEMBERED_SECONDS
+
+    def pressure(self) -> Pressure:
+        return pressure(Load(self.queued.estimate(), self.running.estimate()), self._limits)
+
+    def may_begin(self) -> bool:
+        return self.running.estimate() < self._limits.max_inflight
+
+
+class RequestRoom:
+    """Keeps the stored requests within their maximum; those that have not ended always stay."""
+
+    def __init__(self, requests: RequestStore, clock: Clock, max_items: int) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._max_items = max_items
+        self._stride = max(1, max_items // 100)
+        self._left = 0
+        self._full_until = float("-inf")
+        self._looking = _Together(self._look)
+
+    def take(self) -> bool:
+        """Whether one more may be stored, as far as is known."""
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        return True
+
+    def give_back(self) -> None:
+        self._left += 1
+
+    async def make(self) -> bool:
+        """Whether one more may be stored, after a look at the store and some tidying."""
+        while not self.take():
+            if self._clock.monotonic() < self._full_until:
+                return False
+            await self._looking()
+        return True
+
+    async def _look(self) -> None:
+        left = self._max_items - await self.measure()
+        if left <= 0:
+            left += _counted("expired", await self._requests.sweep(self._stride - left))
+        if left <= 0:
+            left += _counted("oldest", await self._requests.evict(self._stride - left))
+        self._left = max(0, min(left, self._stride))
+        if not self._left:
+            self._full_until = self._clock.monotonic() + REMEMBERED_SECONDS
+
+    async def measure(self) -> int:
+        size = await self._requests.size()
+        STORE_SIZE.set(size)
+        return size
+
+
+def _counted(why: str, deleted: int) -> int:
+    EVICTIONS.labels(why).inc(deleted)
+    return deleted

@@ -1,0 +1,59 @@
+"""Log lines: JSON for machines, text for a terminal; fields travel in `extra`.
+
+A formatter of our own, since one line for every delivery is on the hot path: it costs a third of
+what general structured loggers take over the standard library's records.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import orjson
+
+FIELDS = (
+    "delivery_id", "run_key", "event_id", "run_id", "repo", "attempt_count", "job_id", "kind",
+    "source", "status", "seconds", "reason", "error",
+)  # fmt: skip
+"""What a line may carry beside its text."""
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    carried = record.__dict__
+    return {name: carried[name] for name in FIELDS if carried.get(name) is not None}
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+class TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
+        rest = " ".join(f"{name}={value}" for name, value in fields_of(record).items())
+        line = f"{at} {record.levelname.lower():7} {record.getMessage()} {rest}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def configure(form: Literal["auto", "json", "text"], level: str) -> None:
+    """Send Towline's log lines to standard error, which is a terminal or somebody's collector."""
+    text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextLines() if text else JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("towline").setLevel(level.upper())
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,0 +1,257 @@
+"""The running service: built from settings, opened, and closed without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from towline.audit import AuditFile
+from towline.coordination.locks import LockService
+from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
+from towline.core.retry import Backoff
+from towline.core.submission import Keep
+from towline.core.throttle import rate_of
+from towline.engines.embedded import EmbeddedWorker, ShoutingBell
+from towline.errors import Rejected
+from towline.flow.deliver import DeliveryHandler
+from towline.flow.ingest import DELIVERY, Ingest, Sender
+from towline.flow.reap import Reaper, Tidying
+from towline.flow.schedule import Schedules
+from towline.flow.submit import Submit, SubmitPolicy
+from towline.flow.upkeep import Chore, Upkeep
+from towline.flow.work import Crew, Handler, WorkRules
+from towline.ports.clock import Clock
+from towline.ports.jobs import OWN_QUEUE, Bell
+from towline.settings import Settings
+from towline.sources import SOURCES
+from towline.store.api_keys import SqlApiKeys
+from towline.store.clock import SystemClock
+from towline.store.inbox import SqlInbox
+from towline.store.jobs import SqlJobs
+from towline.store.requests import SqlRequests
+from towline.store.schedules import SqlSchedules
+from towline.store.sql import Database
+from towline.telemetry import Audit, audit_to_log
+from towline.web.answers import App
+from towline.web.auth import Keyring
+from towline.web.control import create_control_app
+from towline.web.gateway import Gateway, ProbesOnly
+from towline.web.hooks import HookLimits, Hooks
+from towline.web.mesh import Mesh
+from towline.wiring import Backend, backend_for, backend_over, database_for
+
+_MINUTE_US = 60_000_000
+_LEADER_TTL_SECONDS = 15.0
+_LEADER_WAIT_SECONDS = 30.0
+
+
+class Service:
+    """Everything that one process of Towline has, whether it serves, works or both."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+    ) -> None:
+        _check(settings)
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.audit = _audit(settings)
+        self.database = database_for(
+            settings.database_url, self.clock, settings.store_timeout_seconds
+        )
+        self._state = self._state_backend()
+        self.jobs = SqlJobs(self.database)
+        per_minute = rate_of(settings.ingest.repo_rate_per_minute, _MINUTE_US)
+        self.inbox = SqlInbox(self.database, per_minute)
+        self._own_bell = ShoutingBell(self.database.mailbox)
+        self.bell: Bell = self._own_bell
+        self.ingest = Ingest(
+            self.inbox, self.bell, self.clock, self.audit, _senders(settings),
+            settings.pipeline.max_attempts,
+        )  # fmt: skip
+        self.crew = Crew(
+            self.jobs,
+            {DELIVERY: DeliveryHandler(self.inbox), **(handlers or {})},
+            self.clock,
+            _rules(settings),
+        )
+        self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
+        self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
+        self._worker: EmbeddedWorker | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _state_backend(self) -> Backend:
+        if self.settings.state_backend == "redis":
+            return backend_for(self.settings.redis_url or "", self.clock)
+        if self.settings.state_backend == "memory":
+            return backend_for("memory://", self.clock)
+        return backend_over(self.database, self.clock)
+
+    # ------------------------------------------------------------------ life
+
+    async def open(self) -> None:
+        """Reach the stores, and bring the tables up to date."""
+        await self.database.connect()
+        await self._state.connect()
+
+    def start(self) -> None:
+        """Begin to work, and to stand for election."""
+        if self.settings.engine == "embedded":
+            self._worker = EmbeddedWorker(
+                self.jobs, self.crew, self._own_bell, self.clock, self.settings.worker.concurrency
+            )
+            self._keep(self._worker.run())
+        self._keep(self._upkeep().run())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(asyncio.get_running_loop().create_task(work))
+
+    async def close(self) -> None:
+        """Finish what is in hand, give back the rest, and let the next leader in."""
+        if self._worker is not None:
+            await self._worker.stop(self.settings.worker.drain_seconds)
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._state.aclose()
+        await self.database.aclose()
+
+    def failures(self) -> list[BaseException]:
+        """What ended a part of the service that should never end."""
+        ended = (task.exception() for task in self._tasks if task.done() and not task.cancelled())
+        return [error for error in ended if error is not None]
+
+    # ------------------------------------------------------------------ parts
+
+    def apps(self) -> tuple[App, App]:
+        """The data plane and the control plane; one app for both where they share an address."""
+        settings = self.settings
+        hooks = Hooks(
+            self.ingest,
+            HookLimits(
+                settings.ingest.max_body_bytes,
+                settings.ingest.max_concurrency,
+                settings.ingest.max_inflight_bytes,
+                settings.ingest.body_timeout_seconds,
+            ),
+        )
+        mesh = Mesh(self.submit, self.keyring, max_body_bytes=settings.mesh.max_body_bytes)
+        control = create_control_app(
+            inbox=self.inbox,
+            jobs=self.jobs,
+            keyring=self.keyring,
+            clock=self.clock,
+            audit=self.audit,
+            cooldown_us=_us(settings.pipeline.cooldown_seconds),
+            ready=self.ready,
+            bell=self.bell,
+        )
+        alone = settings.serve.control_port is not None
+        return Gateway(hooks, mesh, ProbesOnly(control) if alone else control), control
+
+    async def ready(self) -> None:
+        """Whether the database answers."""
+        await self.jobs.due_in((OWN_QUEUE,))
+
+    def _upkeep(self) -> Upkeep:
+        settings = self.settings
+        locks = LockService(self._state.leases, self._state.mailbox, self.clock)
+        reaper = Reaper(self.jobs, self.bell)
+        tidying = Tidying(
+            self.inbox,
+            self.jobs,
+            _us(settings.ingest.keep_seconds),
+            _us(settings.worker.keep_done_seconds),
+            _us(settings.worker.keep_dead_seconds),
+        )
+        wanted = {name: schedule.cron for name, schedule in settings.schedules.items()}
+        schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
+        chores = [
+            Chore("reap", 1.0, reaper.reap),
+            Chore("republish", 1.0, reaper.republish),
+            Chore("measure", 5.0, reaper.measure),
+            Chore("schedules", 1.0, schedules.tick),
+            Chore("tidy", 30.0, tidying.tidy),
+            Chore("tidy requests", 30.0, self.submit.cleanup),
+        ]
+        return Upkeep(
+            lambda: locks.acquire("towline:leader", _LEADER_TTL_SECONDS, _LEADER_WAIT_SECONDS),
+            chores,
+        )
+
+
+def _check(settings: Settings) -> None:
+    """Refuse at once what would only hurt later."""
+    heard = [name for name in SOURCES if settings.source(name).webhook_secrets]
+    check_horizons(
+        [name for name in heard if name in REDELIVERY_SECONDS], settings.ingest.keep_seconds
+    )
+    if settings.state_backend == "redis" and not settings.redis_url:
+        raise Rejected("state_backend = redis needs redis_url (TOWLINE_REDIS_URL)")
+    if settings.engine == "celery" and not settings.redis_url:
+        raise Rejected("engine = celery needs redis_url (TOWLINE_REDIS_URL)")
+
+
+def _senders(settings: Settings) -> dict[str, Sender]:
+    return {
+        name: Sender(settings.source(name).webhook_secrets, settings.source(name).allow_unsigned)
+        for name in SOURCES
+    }
+
+
+def _audit(settings: Settings) -> Audit:
+    audit = settings.audit
+    if audit.file is None:
+        return audit_to_log
+    return AuditFile(audit.file, audit.max_bytes, audit.keep_files)
+
+
+def _submit(
+    settings: Settings, database: Database, jobs: SqlJobs, clock: Clock, audit: Audit
+) -> Submit:
+    kept, mesh, pipeline = settings.idempotency, settings.mesh, settings.pipeline
+    requests = SqlRequests(
+        database, Keep(_us(kept.ttl_sec), _us(kept.failed_ttl_sec)), kept.max_cached_bytes
+    )
+    policy = SubmitPolicy(
+        dedup=kept.enabled,
+        max_cached_bytes=kept.max_cached_bytes,
+        max_items=kept.store_max_items,
+        max_queued=mesh.max_queued,
+        max_inflight=mesh.max_inflight,
+        longest_lease_us=_us(mesh.max_lease_seconds),
+        max_attempts=pipeline.max_attempts,
+        backoff=_backoff(settings),
+        hmac_key=mesh.hmac_key.encode() if mesh.hmac_key else None,
+    )
+    return Submit(requests, jobs, clock, policy, audit)
+
+
+def _backoff(settings: Settings) -> Backoff:
+    pipeline = settings.pipeline
+    return Backoff(_us(pipeline.base_backoff_seconds), _us(pipeline.max_backoff_seconds))
+
+
+def _rules(settings: Settings) -> WorkRules:
+    pipeline, worker = settings.pipeline, settings.worker
+    return WorkRules(
+        owner=f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+        lease_seconds=worker.lease_seconds,
+        timeout_seconds=worker.job_timeout_seconds,
+        backoff=_backoff(settings),
+        repo_limit=pipeline.repo_concurrency,
+    )
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * 1e6)

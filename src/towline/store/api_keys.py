@@ -1,0 +1,113 @@
+"""API keys in SQL. Lookups of concurrent requests share a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from towline.ports.api_keys import NewKey, StoredKey
+from towline.store.coalesce import Coalescer
+from towline.store.sql import Database, Row, Script, Statement
+
+_COLUMNS = ", ".join(f"r.{column}" for column in StoredKey._fields)
+_RETURNED = _COLUMNS.replace("r.", "towline_api_keys.")
+
+# A repeat of the same key, whose first answer was lost, counts as added.
+ADD = Statement(
+    "add key",
+    dict.fromkeys(NewKey._fields, "text"),
+    """
+    INSERT INTO towline_api_keys (prefix, digest, name, scopes, created_us)
+    SELECT b.prefix, b.digest, b.name, b.scopes, {now} FROM b WHERE true
+    ON CONFLICT (prefix) DO UPDATE SET name = excluded.name
+      WHERE towline_api_keys.digest = excluded.digest
+    RETURNING prefix
+    """,
+)
+
+# Changes nothing, but lets only one transaction at a time pass: there is always that one row.
+TAKE_TURN = Statement(
+    "take turn",
+    {"unused": "text"},
+    "UPDATE towline_version SET version_num = version_num FROM b RETURNING version_num",
+)
+
+USABLE = Statement(
+    "usable keys",
+    {"digest": "text"},
+    """
+    SELECT r.digest FROM b JOIN towline_api_keys r ON r.revoked_us IS NULL
+    ORDER BY CASE WHEN r.digest = b.digest THEN 0 ELSE 1 END LIMIT 1
+    """,
+    writes=False,
+)
+
+FIND = Statement(
+    "find key",
+    {"prefix": "text"},
+    f"SELECT {_COLUMNS} FROM b JOIN towline_api_keys r ON r.prefix = b.prefix",
+    writes=False,
+)
+
+LISTING = Statement(
+    "list keys",
+    {"unused": "text"},
+    f"SELECT {_COLUMNS} FROM b JOIN towline_api_keys r ON true ORDER BY r.created_us, r.prefix",
+    writes=False,
+)
+
+REVOKE = Statement(
+    "revoke key",
+    {"prefix": "text"},
+    f"""
+    UPDATE towline_api_keys SET revoked_us = coalesce(revoked_us, {{now}})
+    FROM b WHERE towline_api_keys.prefix = b.prefix RETURNING {_RETURNED}
+    """,
+)
+
+_ONE_ROW = [("",)]
+
+
+class SqlApiKeys:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lookups: Coalescer[str, StoredKey | None] = Coalescer(
+            self._fly, seats=database.seats, lanes=database.lanes
+        )
+
+    async def add(self, key: NewKey) -> bool:
+        return bool(await self._database.run(ADD, [_row(key)]))
+
+    async def add_first(self, key: NewKey) -> bool:
+        return await self._database.transact(lambda: _adding_first(key))
+
+    def find(self, prefix: str) -> Awaitable[StoredKey | None]:
+        return self._lookups.submit(prefix)
+
+    async def _fly(self, prefixes: list[str]) -> list[StoredKey | None]:
+        rows = await self._database.run(FIND, [(prefix,) for prefix in set(prefixes)])
+        found = {row[0]: _stored(row) for row in rows}
+        return [found.get(prefix) for prefix in prefixes]
+
+    async def listing(self) -> list[StoredKey]:
+        return [_stored(row) for row in await self._database.run(LISTING, _ONE_ROW)]
+
+    async def revoke(self, prefix: str) -> StoredKey | None:
+        rows = await self._database.run(REVOKE, [(prefix,)])
+        return _stored(rows[0]) if rows else None
+
+
+def _adding_first(key: NewKey) -> Script[bool]:
+    yield TAKE_TURN, _ONE_ROW
+    usable = yield USABLE, [(key.digest,)]
+    if usable:
+        return bool(usable[0][0] == key.digest)
+    return bool((yield ADD, [_row(key)]))
+
+
+def _row(key: NewKey) -> Row:
+    return (key.prefix, key.digest, key.name, " ".join(key.scopes))
+
+
+def _stored(row: Row) -> StoredKey:
+    prefix, digest, name, scopes, created_us, revoked_us = row
+    return StoredKey(prefix, digest, name, tuple(scopes.split()), created_us, revoked_us)

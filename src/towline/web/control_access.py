@@ -1,0 +1,58 @@
+"""What the routes of the control plane work with, and who may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, NamedTuple
+
+from fastapi import Depends, Request, Security
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+
+from towline.ports.clock import Clock
+from towline.ports.inbox import Inbox
+from towline.ports.jobs import Bell, JobStore
+from towline.telemetry import Audit
+from towline.web.auth import Keyring, Principal
+
+_BEARER = HTTPBearer(auto_error=False, description="A key from `towline keys create`.")
+_API_KEY = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key.")
+
+
+class Control(NamedTuple):
+    """The collaborators of one app."""
+
+    inbox: Inbox
+    jobs: JobStore
+    keyring: Keyring
+    clock: Clock
+    audit: Audit
+    cooldown_us: int
+    ready: Callable[[], Awaitable[None]]
+    ready_seconds: float
+    bell: Bell
+
+
+def control_of(request: Request) -> Control:
+    control: Control = request.app.state.control
+    return control
+
+
+class Needs:
+    """A dependency: the request has a key with this scope."""
+
+    def __init__(self, scope: str) -> None:
+        self._scope = scope
+
+    async def __call__(
+        self,
+        request: Request,
+        bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)],
+        api_key: Annotated[str | None, Security(_API_KEY)],
+    ) -> Principal:
+        """The two last arguments are for the OpenAPI; the keyring reads the headers itself."""
+        return await control_of(request).keyring.check(request.scope["headers"], self._scope)
+
+
+TheControl = Annotated[Control, Depends(control_of)]
+Reader = Annotated[Principal, Depends(Needs("read"))]
+Commander = Annotated[Principal, Depends(Needs("command"))]

@@ -1,0 +1,52 @@
+"""Which part of Towline answers a request.
+
+Webhooks and the submit API are plain ASGI callables in front; a framework serves the rest. The
+data plane may stand alone at an address that faces the internet: it then has nothing but them and
+the two probes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from towline.web.answers import App, Problem, Receive, Scope, Send, answer
+from towline.web.hooks import PREFIX as HOOKS
+
+MESH: Final = "/mesh/"
+_PROBES: Final = frozenset({"/healthz", "/readyz"})
+
+
+class Gateway:
+    """`rest` answers whatever is neither a webhook nor a submission."""
+
+    def __init__(self, hooks: App, mesh: App, rest: App) -> None:
+        self._hooks = hooks
+        self._mesh = mesh
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            if path.startswith(HOOKS):
+                await self._hooks(scope, receive, send)
+                return
+            if path.startswith(MESH):
+                await self._mesh(scope, receive, send)
+                return
+        await self._rest(scope, receive, send)
+
+
+class ProbesOnly:
+    """What a data plane that stands alone has of the control plane."""
+
+    def __init__(self, control: App) -> None:
+        self._control = control
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in _PROBES:
+            problem = Problem(
+                404, "not_found", "this address takes webhooks and mesh requests only"
+            )
+            await answer(send, problem.messages())
+            return
+        await self._control(scope, receive, send)

@@ -1,0 +1,128 @@
+"""`POST /webhooks/…`: plain ASGI, since every delivery passes here.
+
+Size, patience, concurrency and the memory that bodies take are bounded. A 2xx leaves only after
+the delivery is durable; when the store is away the sender is asked to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from towline.errors import Rejected, Transient
+from towline.flow.ingest import Ingest, Receipt
+from towline.sources import SOURCES, DeliveryRejected, ci, slack
+from towline.web.answers import (
+    Hangup,
+    Message,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    json_messages,
+    messages,
+    read_body,
+)
+
+PREFIX: Final = "/webhooks/"
+RETRY_SECONDS: Final = 5
+_DEADLINES: Final[Mapping[str, float]] = {slack.SOURCE: 2.5}
+_DEADLINE: Final = 9.0
+_SHOWN_BY_SLACK: Final = frozenset({"slash_command", "block_actions", "view_submission"})
+
+
+@dataclass(frozen=True, slots=True)
+class HookLimits:
+    max_body_bytes: int = 26_214_400
+    max_concurrency: int = 512
+    max_inflight_bytes: int = 268_435_456
+    body_seconds: float = 10.0
+
+
+class Hooks:
+    def __init__(self, ingest: Ingest, limits: HookLimits) -> None:
+        self._ingest = ingest
+        self._limits = limits
+        self._active = 0
+        self._bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            source, provider = _route(scope)
+            whole = await self._admit(source, provider, scope, receive)
+        except Hangup:
+            return
+        except Problem as problem:
+            whole = problem.messages()
+        await answer(send, whole)
+
+    async def _admit(
+        self, source: str, provider: str | None, scope: Scope, receive: Receive
+    ) -> list[Message]:
+        if self._active >= self._limits.max_concurrency:
+            raise _busy("too many deliveries at once")
+        self._active += 1
+        try:
+            return await self._take_in(source, provider, scope, receive)
+        finally:
+            self._active -= 1
+
+    async def _take_in(
+        self, source: str, provider: str | None, scope: Scope, receive: Receive
+    ) -> list[Message]:
+        limits = self._limits
+        body = await read_body(scope, receive, limits.max_body_bytes, limits.body_seconds)
+        if self._bytes + len(body) > limits.max_inflight_bytes:
+            raise _busy("too many bytes of deliveries at once")
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        self._bytes += len(body)
+        try:
+            async with asyncio.timeout(_DEADLINES.get(source, _DEADLINE)):
+                receipt = await self._ingest.take_in(source, headers, body, provider=provider)
+        except DeliveryRejected as refused:
+            raise Problem(refused.status, refused.code, str(refused)) from None
+        except Rejected as refused:
+            raise Problem(400, "malformed", str(refused)) from None
+        except (Transient, TimeoutError):
+            raise _unavailable() from None
+        finally:
+            self._bytes -= len(body)
+        return _told(source, receipt)
+
+
+def _route(scope: Scope) -> tuple[str, str | None]:
+    """The source and, for other CI systems, the provider that the path names."""
+    source, slash, provider = scope["path"].removeprefix(PREFIX).partition("/")
+    if source not in SOURCES or (slash and (source != ci.SOURCE or not provider)):
+        known = ", ".join(sorted(SOURCES))
+        raise Problem(404, "unknown_source", f"webhooks come to {PREFIX}SOURCE, one of: {known}")
+    if scope["method"] != "POST":
+        problem = Problem(405, "method_not_allowed", "deliveries are sent with POST")
+        problem.headers.append((b"allow", b"POST"))
+        raise problem
+    return source, provider or None
+
+
+def _told(source: str, receipt: Receipt) -> list[Message]:
+    if receipt.reply is not None:
+        return messages(200, [(b"content-type", b"text/plain")], receipt.reply)
+    status = 202 if receipt.status == "accepted" else 200
+    said = {"status": receipt.status, "delivery_id": receipt.delivery_id, "job_id": receipt.job_id}
+    if source == slack.SOURCE and receipt.event_name in _SHOWN_BY_SLACK:
+        status = 200  # Slack shows any other status as a failure to the person who gave the command
+    return json_messages(status, said)
+
+
+def _busy(why: str) -> Problem:
+    return Problem(503, "busy", f"{why}; try again in a moment").retry_after(1)
+
+
+def _unavailable() -> Problem:
+    return Problem(
+        503, "store_unavailable", "the delivery could not be stored, send it again"
+    ).retry_after(RETRY_SECONDS)

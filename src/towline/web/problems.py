@@ -1,0 +1,161 @@
+"""Every error of the FastAPI app as problem+json with a stable `code`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from towline.errors import Conflict, LeaseLost, Rejected, StoreFull, TowlineError, Transient
+from towline.errors import Unavailable as StoreUnavailable
+from towline.web.answers import App, Message, Problem, Receive, Scope, Send, answer
+
+MEDIA_TYPE: Final = "application/problem+json"
+_RETRY_SECONDS: Final = 5.0
+_MOST_COMPLAINTS: Final = 20
+_LONGEST_PLACE: Final = 100
+
+_log = logging.getLogger("towline.web")
+
+
+class ProblemBody(BaseModel):
+    """What every error answer says (RFC 9457). Programs go by `code`, people by `detail`."""
+
+    model_config = ConfigDict(title="Problem", extra="allow")
+
+    type: str = Field(examples=["urn:towline:problem:not_found"])
+    title: str
+    status: int
+    detail: str
+    code: str = Field(examples=["not_found"])
+
+
+_KINDS: Final[tuple[tuple[type[TowlineError], int, str], ...]] = (
+    (Rejected, 422, "rejected"),
+    (StoreUnavailable, 503, "store_unavailable"),
+    (StoreFull, 503, "store_full"),
+    (Transient, 503, "try_again"),
+    (Conflict, 409, "conflict"),
+    (LeaseLost, 409, "lease_lost"),
+    (TowlineError, 422, "failed"),
+)
+"""The first kind that an error is of decides."""
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of this app a problem, in its answers and in its OpenAPI."""
+    app.exception_handler(Problem)(_on_problem)
+    app.exception_handler(TowlineError)(_on_towline_error)
+    app.exception_handler(RequestValidationError)(_on_bad_request)
+    app.exception_handler(HTTPException)(_on_http_error)
+    app.add_middleware(_LastResort)
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """These statuses as problems, for the `responses` of a route."""
+    return {
+        status: {"model": ProblemBody, "description": HTTPStatus(status).phrase}
+        for status in statuses
+    }
+
+
+def problem_of(error: TowlineError) -> Problem:
+    status, code = next((status, code) for kind, status, code in _KINDS if isinstance(error, kind))
+    if status != HTTPStatus.SERVICE_UNAVAILABLE:
+        return Problem(status, code, _printable(str(error)))
+    _log.warning("answered with 503: %s", error)
+    return Problem(status, code, "try again later").retry_after(_RETRY_SECONDS)
+
+
+async def _on_problem(request: Request, error: Problem) -> Response:
+    return _response(error)
+
+
+async def _on_towline_error(request: Request, error: TowlineError) -> Response:
+    return _response(problem_of(error))
+
+
+async def _on_bad_request(request: Request, error: RequestValidationError) -> Response:
+    complaints = [_complaint(found) for found in error.errors()[:_MOST_COMPLAINTS]]
+    first = complaints[0]
+    detail = f"{first['where']}: {first['what']}"
+    return _response(Problem(422, "invalid_request", detail, errors=complaints))
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_").replace("-", "_")
+    response = _response(Problem(error.status_code, code, _printable(str(error.detail))))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _complaint(found: Mapping[str, Any]) -> dict[str, str]:
+    """Without the input itself, which may be long, secret, or no valid text."""
+    where = _place(found["loc"])
+    return {"where": where, "what": _printable(str(found["msg"])), "type": str(found["type"])}
+
+
+def _place(parts: Sequence[Any]) -> str:
+    return _printable(" ".join(str(part) for part in parts))[:_LONGEST_PLACE]
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _response(problem: Problem) -> Response:
+    start, body = problem.messages()
+    response = Response(body["body"], status_code=problem.status)
+    response.raw_headers = list(start["headers"])
+    return response
+
+
+class _LastResort:
+    """An error that nobody expected: logged with its traceback, answered without."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception:
+            if started or scope["type"] != "http":
+                raise
+            _log.exception("an error that nobody expected, in %.200a", scope["path"])
+            await answer(send, Problem(500, "internal_error", "see the log").messages())
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's own description, but that errors have the media type they are sent with."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        for path in schema.get("paths", {}).values():
+            for operation in path.values():
+                _name_media_type(operation["responses"])
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _name_media_type(responses: Mapping[str, Any]) -> None:
+    for status, response in responses.items():
+        if status >= "400" and "content" in response:
+            [schema] = response["content"].values()
+            response["content"] = {MEDIA_TYPE: schema}

@@ -1,0 +1,162 @@
+"""The inbox: each delivery once, throttled by repository, joined where one job is enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.clocks import ManualClock
+from towline.core.throttle import rate_of
+from towline.ports.inbox import Arrival
+from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
+from towline.store.inbox import SqlInbox
+from towline.store.jobs import SqlJobs
+from towline.store.sql import Database
+
+PER_MINUTE = 5
+MINUTE_US = 60_000_000
+BODY = b"\x00\xff compressed \\ \" ' bytes"
+
+
+@pytest.fixture
+def inbox(database: Database) -> SqlInbox:
+    return SqlInbox(database, rate_of(PER_MINUTE, MINUTE_US))
+
+
+def arrival(
+    name: str, *, repo: str | None = None, subject: str | None = None, body: bytes = BODY
+) -> Arrival:
+    new = NewJob(f"job_{name}", OWN_QUEUE, "delivery", repo=repo, subject=subject)
+    return Arrival(f"github:7:{name}", name, "github", "push", repo, body, f"hash of {body!r}", new)
+
+
+async def due(jobs: SqlJobs) -> list[str]:
+    claimed = await jobs.claim(Wish([OWN_QUEUE], "worker", 100, MINUTE_US, 100))
+    return [one.id for one in claimed]
+
+
+async def test_a_delivery_and_its_job_are_there_together(inbox: SqlInbox, jobs: SqlJobs) -> None:
+    """What was taken in reads back byte for byte, with a job that is due."""
+    taken = await inbox.take(arrival("a"))
+    assert (taken.status, taken.job_id) == ("accepted", "job_a")
+    (stored,) = await inbox.of_job("job_a")
+    assert (stored.body, stored.delivery_id, stored.copies) == (BODY, "a", 0)
+    assert await due(jobs) == ["job_a"]
+
+
+async def test_a_duplicate_makes_no_second_job(inbox: SqlInbox, jobs: SqlJobs) -> None:
+    """However often and however concurrently it comes; a changed body is noticed."""
+    answers = await asyncio.gather(*(inbox.take(arrival("a")) for _ in range(20)))
+    assert Counter(answer.status for answer in answers) == {"accepted": 1, "duplicate": 19}
+    assert {answer.job_id for answer in answers} == {"job_a"}
+    assert await due(jobs) == ["job_a"]
+    changed = await inbox.take(arrival("a", body=b"other"))
+    assert (changed.status, changed.same_body) == ("duplicate", False)
+    (stored,) = await inbox.find("a")
+    assert (stored.copies, stored.body) == (20, BODY)
+
+
+async def test_two_stores_take_a_delivery_once(inbox: SqlInbox, database: Database) -> None:
+    """As two processes would: of each pair one is accepted."""
+    other = SqlInbox(database, rate_of(1000, MINUTE_US))
+    names = [f"{number:03d}" for number in range(100)]
+    answers = await asyncio.gather(
+        *(box.take(arrival(name)) for name in names for box in (inbox, other))
+    )
+    assert Counter(answer.status for answer in answers) == {"accepted": 100, "duplicate": 100}
+
+
+async def test_over_its_rate_a_repository_waits(
+    inbox: SqlInbox, jobs: SqlJobs, clock: ManualClock
+) -> None:
+    """The excess is stored and runs later; other repositories and repeats are not touched."""
+    many = await asyncio.gather(*(inbox.take(arrival(f"{n}", repo="acme/app")) for n in range(8)))
+    assert [one.status for one in many] == ["accepted"] * 5 + ["throttled"] * 3
+    assert all(0 < one.retry_after <= 12 for one in many[5:])
+    assert (await inbox.take(arrival("0", repo="acme/app"))).status == "duplicate"
+    assert (await inbox.take(arrival("x", repo="acme/other"))).status == "accepted"
+    assert (await inbox.take(arrival("y"))).status == "accepted"
+    assert len(await due(jobs)) == 7
+    clock.advance(13)
+    assert sorted(await due(jobs)) == ["job_5", "job_6", "job_7"]
+    (late,) = await inbox.find("7")
+    assert late.throttled == 1
+
+
+async def test_a_duplicate_does_not_use_up_the_rate(inbox: SqlInbox) -> None:
+    """A redelivery storm of one delivery leaves room for new ones."""
+    for _ in range(3 * PER_MINUTE):
+        await inbox.take(arrival("same", repo="acme/app"))
+    assert (await inbox.take(arrival("new", repo="acme/app"))).status == "accepted"
+
+
+async def test_deliveries_about_one_thing_share_a_waiting_job(
+    inbox: SqlInbox, jobs: SqlJobs
+) -> None:
+    """One job for all, with its deliveries in order; one that was begun is joined no more."""
+    first = await inbox.take(arrival("a", subject="acme/app#1"))
+    rest = await asyncio.gather(
+        *(inbox.take(arrival(name, subject="acme/app#1")) for name in "bcd")
+    )
+    assert {taken.job_id for taken in (first, *rest)} == {"job_a"}
+    assert {taken.status for taken in (first, *rest)} == {"accepted"}
+    assert [stored.delivery_id for stored in await inbox.of_job("job_a")][0] == "a"
+    assert len(await inbox.of_job("job_a")) == 4
+    record = await jobs.read("job_a")
+    assert record is not None
+    assert record.passengers == 4
+    assert await due(jobs) == ["job_a"]
+    assert (await inbox.take(arrival("e", subject="acme/app#1"))).job_id == "job_e"
+
+
+async def test_a_batch_of_one_subject_makes_one_job(inbox: SqlInbox, jobs: SqlJobs) -> None:
+    """Also when the first of the batch turns out to be a duplicate, and never over its size."""
+    await inbox.take(arrival("old", subject="acme/app#1"))
+    assert await due(jobs) == ["job_old"]
+    again = [arrival("old", subject="acme/app#1")]
+    fresh = [arrival(f"{number:03d}", subject="acme/app#1") for number in range(120)]
+    answers = await asyncio.gather(*(inbox.take(one) for one in again + fresh))
+    assert Counter(answer.status for answer in answers) == {"duplicate": 1, "accepted": 120}
+    for job_id in await due(jobs):
+        assert 0 < len(await inbox.of_job(job_id)) <= 100
+    for one in fresh:
+        (stored,) = await inbox.find(one.delivery_id)
+        assert await jobs.read(stored.job_id) is not None
+
+
+async def test_a_throttled_delivery_joins_too(inbox: SqlInbox, jobs: SqlJobs) -> None:
+    """A storm about one thing ends as few jobs, all of its deliveries with one of them."""
+    storm = [arrival(f"{n}", repo="acme/app", subject="acme/app@c0ffee") for n in range(40)]
+    answers = [await inbox.take(one) for one in storm]
+    assert Counter(answer.status for answer in answers) == {"accepted": 5, "throttled": 35}
+    assert {answer.job_id for answer in answers} == {"job_0"}
+
+
+async def test_the_inbox_is_listed_and_compared(inbox: SqlInbox, clock: ManualClock) -> None:
+    """Newest first, without bodies; known keys are told from unknown ones."""
+    for name in "abc":
+        await inbox.take(arrival(name))
+        clock.advance(1)
+    page = await inbox.listing(clock.now_us(), 2)
+    assert [stored.delivery_id for stored in page] == ["c", "b"]
+    assert page[0].body is None
+    assert await inbox.known(["github:7:a", "github:7:z"]) == {"github:7:a"}
+    assert await inbox.known([]) == set()
+
+
+async def test_old_deliveries_go_once_their_work_is_done(
+    inbox: SqlInbox, jobs: SqlJobs, clock: ManualClock
+) -> None:
+    """One whose job has not ended stays, however old it is."""
+    await inbox.take(arrival("a"))
+    assert await due(jobs) == ["job_a"]
+    clock.advance(100)
+    assert await inbox.cleanup(10, 50_000_000) == 0
+    await jobs.reap(10)
+    await inbox.take(arrival("b"))
+    (claimed,) = await jobs.claim(Wish([OWN_QUEUE], "worker", 1, MINUTE_US, 1))
+    await jobs.settle(Settlement(claimed.id, claimed.token, "done"))
+    assert await inbox.cleanup(10, 50_000_000) == 1
+    assert await inbox.known(["github:7:a", "github:7:b"]) == {"github:7:b"}
