@@ -175,7 +175,7 @@ class _RotatedFile:
     def _rotate(self, more: int) -> bool:
         """False if another process is at it: then this line makes the file a little longer."""
         with self._locked() as locked:
-            if locked and self._is_full(self.path.stat().st_size, more):
+            if locked and self._is_full(_size_of(self.path), more):
                 for number in range(self._keep_files - 1, 0, -1):
                     with contextlib.suppress(FileNotFoundError):
                         os.replace(self._numbered(number), self._numbered(number + 1))
@@ -197,6 +197,14 @@ class _RotatedFile:
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+def _size_of(path: Path) -> int:
+    """Nothing, when another process has just rotated it."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_at(fd: int, path: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from towline.audit import AuditFile
 from towline.coordination.locks import LockService
 from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
+from towline.core.recovery import app_hook, repo_hook
 from towline.core.retry import Backoff
 from towline.core.submission import Keep
 from towline.core.throttle import rate_of
@@ -21,16 +22,20 @@ from towline.errors import Rejected
 from towline.flow.deliver import DeliveryHandler
 from towline.flow.ingest import DELIVERY, Ingest, Sender
 from towline.flow.reap import Reaper, Tidying
+from towline.flow.recover import Recovery
 from towline.flow.schedule import Schedules
 from towline.flow.submit import Submit, SubmitPolicy
 from towline.flow.upkeep import Chore, Upkeep
 from towline.flow.work import Crew, Handler, WorkRules
+from towline.forges.github_app import GitHubApp
+from towline.forges.github_hooks import GitHubHookLog
 from towline.ports.clock import Clock
 from towline.ports.jobs import OWN_QUEUE, Bell
 from towline.settings import Settings
 from towline.sources import SOURCES
 from towline.store.api_keys import SqlApiKeys
 from towline.store.clock import SystemClock
+from towline.store.hook_hours import SqlHookHours
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
 from towline.store.requests import SqlRequests
@@ -85,6 +90,8 @@ class Service:
         )
         self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
         self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
+        self._hook_log = _hook_log(settings, self.clock)
+        self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self._worker: EmbeddedWorker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -94,6 +101,21 @@ class Service:
         if self.settings.state_backend == "memory":
             return backend_for("memory://", self.clock)
         return backend_over(self.database, self.clock)
+
+    def _recovery(self, log: GitHubHookLog) -> Recovery:
+        github = self.settings.github
+        hooks = [repo_hook(text) for text in github.hooks]
+        if github.app_id:
+            hooks.append(app_hook(github.app_id))
+        return Recovery(
+            log,
+            self.inbox,
+            self.ingest,
+            backend_over(self.database, self.clock).documents,
+            SqlHookHours(self.database),
+            hooks,
+            audit=self.audit,
+        )
 
     # ------------------------------------------------------------------ life
 
@@ -123,6 +145,8 @@ class Service:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self._hook_log is not None:
+            await self._hook_log.aclose()
         await self._state.aclose()
         await self.database.aclose()
 
@@ -184,6 +208,8 @@ class Service:
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
         ]
+        if self.recovery is not None:
+            chores.append(Chore("recover", settings.github.recovery_seconds, self.recovery.sweep))
         return Upkeep(
             lambda: locks.acquire("towline:leader", _LEADER_TTL_SECONDS, _LEADER_WAIT_SECONDS),
             chores,
@@ -214,6 +240,21 @@ def _audit(settings: Settings) -> Audit:
     if audit.file is None:
         return audit_to_log
     return AuditFile(audit.file, audit.max_bytes, audit.keep_files)
+
+
+def _hook_log(settings: Settings, clock: Clock) -> GitHubHookLog | None:
+    """The delivery log, where there is a hook to watch and something to ask for it with."""
+    github = settings.github
+    app = None
+    if github.app_id or github.app_key_file:
+        if not (github.app_id and github.app_key_file):
+            raise Rejected("github.app_id and github.app_key_file are set both or not at all")
+        app = GitHubApp(github.app_id, github.app_key_file)
+    if github.hooks and not github.token:
+        raise Rejected("github.hooks needs github.token (TOWLINE_GITHUB__TOKEN) to read their log")
+    if app is None and not github.hooks:
+        return None
+    return GitHubHookLog(github.api_url, clock, token=github.token, app=app)
 
 
 def _submit(

@@ -102,8 +102,8 @@ async def test_deliveries_about_one_thing_share_a_waiting_job(
     )
     assert {taken.job_id for taken in (first, *rest)} == {"job_a"}
     assert {taken.status for taken in (first, *rest)} == {"accepted"}
-    assert [stored.delivery_id for stored in await inbox.of_job("job_a")][0] == "a"
-    assert len(await inbox.of_job("job_a")) == 4
+    aboard = await inbox.of_job("job_a")
+    assert (aboard[0].delivery_id, len(aboard)) == ("a", 4)
     record = await jobs.read("job_a")
     assert record is not None
     assert record.passengers == 4

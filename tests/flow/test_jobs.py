@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from towline.store.sql import Database
 LEASE_US = 60_000_000
 
 
-def job(number: int, **fields: object) -> NewJob:
+def job(number: int, **fields: Any) -> NewJob:
     return NewJob(f"job_{number:04d}", OWN_QUEUE, "noop")._replace(**fields)
 
 
@@ -31,7 +32,7 @@ def ids(claimed: list[Claimed]) -> list[str]:
     return [one.id for one in claimed]
 
 
-async def done(jobs: SqlJobs, one: Claimed, **fields: object) -> bool:
+async def done(jobs: SqlJobs, one: Claimed, **fields: Any) -> bool:
     ended = Settlement(one.id, one.token, "done", one.repo)._replace(**fields)
     return await jobs.settle(ended)
 

@@ -368,7 +368,7 @@ async def test_a_slow_body_is_not_waited_for(database: Database, clock: ManualCl
 async def test_a_client_that_hangs_up(database: Database, clock: ManualClock) -> None:
     """Nobody is there to answer, and nothing is queued."""
     process = Process(database, clock)
-    incoming = [
+    incoming: list[Message] = [
         {"type": "http.disconnect"},
         {"type": "http.request", "body": b"{", "more_body": True},
     ]

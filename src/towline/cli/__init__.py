@@ -59,6 +59,14 @@ def serve(
     run(config, host, port)
 
 
+@app.command("worker")
+def worker(config: ConfigOption = None) -> None:
+    """Work on jobs, without listening for webhooks, until stopped."""
+    from towline.cli.worker import run
+
+    run(config)
+
+
 @app.command("demo")
 def demo(json: JsonOption = False) -> None:
     """Watch real processes fight over one delivery, die, freeze and collide; nothing runs twice."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -29,7 +30,7 @@ _WATCH_SECONDS = 0.5
 def run(config: Path | None, host: str | None, port: int | None) -> None:
     settings = _with_address(load(config), host, port)
     logs.configure(settings.log.format, settings.log.level)
-    with _loop_factory() as factory, asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(settings))
 
 
@@ -40,14 +41,13 @@ def _with_address(settings: Settings, host: str | None, port: int | None) -> Set
     return settings.model_copy(update={"serve": serve})
 
 
-@contextlib.contextmanager
-def _loop_factory() -> Iterator[type[asyncio.AbstractEventLoop] | None]:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop, where it is to be had."""
     try:
         import uvloop
     except ImportError:
-        yield None
-    else:
-        yield uvloop.Loop
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(settings: Settings) -> None:
@@ -55,7 +55,7 @@ async def _serve(settings: Settings) -> None:
     sockets = _sockets(settings.serve)
     try:
         await service.open()
-        made = await service.keyring.ensure_one()
+        made = await _first_key(service, sockets[-1])
         service.start()
         data, control = service.apps()
         servers = [_server(data)]
@@ -67,6 +67,18 @@ async def _serve(settings: Settings) -> None:
         await service.close()
         for one in sockets:
             one.close()
+
+
+async def _first_key(service: Service, control: socket.socket) -> str | None:
+    """Only where nobody else can read it or use it: at an address of this machine alone."""
+    if ipaddress.ip_address(control.getsockname()[0]).is_loopback:
+        return await service.keyring.ensure_one()
+    if not await service.keyring.has_one():
+        raise Rejected(
+            "there is no API key yet: make one with `towline keys create --scope admin` "
+            "before you listen on an address that others can reach"
+        )
+    return None
 
 
 def _sockets(serve: ServeSettings) -> list[socket.socket]:

@@ -70,6 +70,7 @@ class EmbeddedWorker:
         self._bell = bell
         self._clock = clock
         self._concurrency = concurrency
+        self._busy = 0
         self._running: set[asyncio.Task[Any]] = set()
         self._freed = asyncio.Event()
         self._stopping = False
@@ -92,7 +93,7 @@ class EmbeddedWorker:
     def _room(self) -> int:
         if len(self._running) >= _MOST_UNSETTLED:
             return 0
-        return min(_MOST_PER_CLAIM, self._concurrency - len(self._crew.held))
+        return min(_MOST_PER_CLAIM, self._concurrency - self._busy)
 
     async def _wait_for_a_hand(self) -> None:
         self._freed.clear()
@@ -110,6 +111,7 @@ class EmbeddedWorker:
             await asyncio.sleep(_AFTER_TROUBLE_SECONDS)
             return 0
         loop = asyncio.get_running_loop()
+        self._busy += len(claimed)
         for job in claimed:
             task = loop.create_task(self._run(job, sent_at))
             self._running.add(task)
@@ -117,9 +119,13 @@ class EmbeddedWorker:
         return len(claimed)
 
     async def _run(self, job: Claimed, sent_at: float) -> None:
-        await self._crew.run(job, sent_at, self._freed.set)
+        await self._crew.run(job, sent_at, self._free_a_hand)
         if job.repo is not None and self._heard is not None:
             self._heard.set()  # its slot may have called a job back that had to wait for one
+
+    def _free_a_hand(self) -> None:
+        self._busy -= 1
+        self._freed.set()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

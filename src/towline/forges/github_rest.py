@@ -50,7 +50,7 @@ class GitHubRest:
         self._clock = clock
         self._deadline = deadline_seconds
         self._client = httpx2.AsyncClient(
-            timeout=None,  # noqa: S113 - one deadline holds over the whole call, in `get`
+            timeout=None,  # one deadline holds over the whole call, in `get`
             follow_redirects=False,
             headers={
                 "accept": "application/vnd.github+json",

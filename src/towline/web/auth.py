@@ -101,6 +101,12 @@ class Keyring:
         _log.info("there was no key, so one was made: %s", made.prefix)
         return made.text
 
+    async def has_one(self) -> bool:
+        """Whether anybody has a key that still works."""
+        if self._given:
+            return True
+        return any(key.revoked_us is None for key in await self._store.listing())
+
     def _among_given(self, digest: str) -> Principal | None:
         """All are compared, so that the time taken does not tell which one was close."""
         found = None

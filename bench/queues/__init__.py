@@ -1,0 +1,1 @@
+"""Job queues: how each is fed and worked, and one procedure that measures them all."""

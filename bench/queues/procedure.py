@@ -1,0 +1,192 @@
+"""What is measured of every job queue, in this order.
+
+1. A backlog is queued while nobody works: the rate of queueing.
+2. A worker process starts and works it off: the drain, counted after the first twentieth.
+3. Single jobs come at random moments to the idle worker: from before the call that queues one
+   until it has run.
+4. Bursts to the warm worker, 32 calls at a time and one at a time: from the first call until the
+   last job has run. All jobs must have run, none of them twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.load import CALLERS, percentile
+from bench.plan import Bench, Metrics
+from bench.queues.marks import FILE_VARIABLE, Marks
+
+SHORTEST_GAP, LONGEST_GAP = 0.03, 0.28
+
+_IDLE_JOBS = 48
+_LONE_SHARE = 4
+_PATIENCE_SECONDS = 90.0
+_WARM_UP = 100
+_LOOK_SECONDS = 0.002
+_SETTLING_SECONDS = 0.7
+
+Send = Callable[[int], Awaitable[None]]
+SendMany = Callable[[Sequence[int], int], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """`send` queues a job by its number; `worker` is the command that works."""
+
+    send: Send
+    worker: list[str]
+    variables: dict[str, str] = field(default_factory=dict)
+    send_many: SendMany | None = None
+    """Queues many, so many at a time; without it that many callers use `send`."""
+
+    async def send_all(self, numbers: Sequence[int], callers: int) -> None:
+        if self.send_many is not None:
+            await self.send_many(numbers, callers)
+            return
+        supply = iter(numbers)
+
+        async def caller() -> None:
+            for number in supply:
+                await self.send(number)
+
+        await asyncio.gather(*(caller() for _ in range(callers)))
+
+
+Opening = Callable[[Bench], AbstractAsyncContextManager[Queue]]
+
+
+def jobs(opening: Opening, count: int) -> Callable[[Bench], Awaitable[Metrics]]:
+    """Measure the queue with bursts of so many jobs."""
+
+    async def run(bench: Bench) -> Metrics:
+        with _memory_folder(bench) as folder:
+            marks = Marks(folder / "marks")
+            async with opening(bench) as queue:
+                return await _Measurement(queue, marks, folder).run(bench.count(count), bench.quick)
+
+    return run
+
+
+class _Measurement:
+    def __init__(self, queue: Queue, marks: Marks, folder: Path) -> None:
+        self._queue = queue
+        self._marks = marks
+        self._log = folder / "worker.log"
+        self._next = 0
+
+    async def run(self, count: int, quick: bool) -> Metrics:
+        queue = self._queue
+        await queue.send(self._take(1)[0])
+        began = time.monotonic()
+        await queue.send_all(self._take(count), CALLERS)
+        metrics: Metrics = {"enqueue.jobs": count / (time.monotonic() - began)}
+        async with self._working() as worker:
+            await self._until_done()
+            metrics["drain.jobs"] = self._drained()
+            await asyncio.sleep(_SETTLING_SECONDS)
+            metrics |= await self._idle(_IDLE_JOBS // 2 if quick else _IDLE_JOBS)
+            await queue.send_all(self._take(_WARM_UP), CALLERS)
+            await self._until_done()
+            used = _cpu_seconds(worker)
+            metrics["burst.jobs"] = await self._burst(count, CALLERS)
+            metrics["burst.cpu_us"] = (_cpu_seconds(worker) - used) / count * 1e6
+            metrics["lone.jobs"] = await self._burst(max(1, count // _LONE_SHARE), 1)
+            metrics["worker.rss_mb"] = sum(p.memory_info().rss for p in _tree(worker)) / 1e6
+        ran = [mark.number for mark in self._marks.since(0)]
+        assert sorted(ran) == list(range(self._next)), "a job ran twice, or never"
+        return metrics
+
+    def _take(self, count: int) -> list[int]:
+        first, self._next = self._next, self._next + count
+        return list(range(first, self._next))
+
+    async def _until_done(self) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while self._marks.count() < self._next:
+            if time.monotonic() > deadline:
+                told = self._log.read_text(errors="replace")[-2000:]
+                raise TimeoutError(f"{self._marks.count()} of {self._next} jobs ran\n{told}")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _drained(self) -> float:
+        times = sorted(mark.at for mark in self._marks.since(0))
+        counted = times[len(times) // 20 :]
+        return (len(counted) - 1) / (counted[-1] - counted[0])
+
+    async def _idle(self, count: int) -> Metrics:
+        waits = []
+        for number in self._take(count):
+            await asyncio.sleep(random.uniform(SHORTEST_GAP, LONGEST_GAP))
+            before, began = self._marks.count(), time.monotonic()
+            await self._queue.send(number)
+            while self._marks.count() == before:
+                await asyncio.sleep(_LOOK_SECONDS)
+            waits.append(self._marks.since(before)[0].at - began)
+        return {
+            "idle.p50_ms": percentile(waits, 0.5) * 1e3,
+            "idle.p99_ms": percentile(waits, 0.99) * 1e3,
+        }
+
+    async def _burst(self, count: int, callers: int) -> float:
+        before, began = self._marks.count(), time.monotonic()
+        await self._queue.send_all(self._take(count), callers)
+        await self._until_done()
+        return count / (max(mark.at for mark in self._marks.since(before)) - began)
+
+    @contextlib.asynccontextmanager
+    async def _working(self) -> AsyncIterator[psutil.Process]:
+        variables = os.environ | self._queue.variables | {FILE_VARIABLE: str(self._marks.path)}
+        with self._log.open("wb") as log:
+            worker = subprocess.Popen(
+                self._queue.worker, env=variables, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            yield psutil.Process(worker.pid)
+        finally:
+            end(worker)
+
+
+def end(process: subprocess.Popen[bytes], patience: float = 15.0) -> None:
+    """End a process that was started in a session of its own, with all its children."""
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(patience)
+
+
+def _tree(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    return float(sum(sum(one.cpu_times()[:2]) for one in _tree(process)))
+
+
+@contextmanager
+def _memory_folder(bench: Bench) -> Iterator[Path]:
+    """Marks and logs must not share a disk with what is measured: syncing it would sync them."""
+    memory = Path("/dev/shm")
+    parent = memory if os.access(memory, os.W_OK) else bench.folder
+    folder = Path(tempfile.mkdtemp(prefix="towline-bench-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,152 @@
+"""The Celery engine, its far end: a Celery worker whose one task hands job ids to an event loop.
+
+Jobs are coroutines, so a pool has nothing to give them: a thread of Celery's takes messages and
+the event loop of the process claims, runs and settles jobs, where those of one moment share their
+statements. The task returns as soon as there is a hand free for its job. While all hands are busy
+it waits, and the messages stay in Redis for other workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from typing import Any
+
+from celery.worker import WorkController
+from celery.worker import state as celery_state
+
+from towline.engines.celery import TASK, celery_app
+from towline.errors import Transient, Unavailable
+from towline.flow.work import Crew
+from towline.flow.work_metrics import SKIPPED
+from towline.ports.clock import Clock
+from towline.ports.jobs import Bell, Claimed, JobStore
+
+_CLAIM_PAUSES = (0.1, 0.3, 1.0, 3.0, 5.0)
+_GLANCE_SECONDS = 0.2
+_LAST_SECONDS = 5.0
+_log = logging.getLogger("towline.work")
+
+
+class CeleryWorker:
+    """Runs the jobs that a queue in Redis tells of. It has the shape of the embedded worker."""
+
+    def __init__(
+        self,
+        redis_url: str,
+        jobs: JobStore,
+        crew: Crew,
+        bell: Bell,
+        clock: Clock,
+        concurrency: int,
+    ) -> None:
+        self._jobs = jobs
+        self._crew = crew
+        self._bell = bell
+        self._clock = clock
+        self._hands = threading.Semaphore(concurrency)
+        self._running: set[asyncio.Task[None]] = set()
+        self._unbegun: list[str] = []
+        self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(
+            target=self._consume, args=(redis_url,), name="towline-celery", daemon=True
+        )
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until `stop`."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        await self._ended.wait()
+        if not self._stopping.is_set():
+            raise Unavailable("the Celery worker has ended by itself; its log says why")
+
+    async def stop(self, drain_seconds: float) -> None:
+        """Take nothing new, let work finish for a while, give the rest back."""
+        self._stopping.set()
+        celery_state.should_stop = 0
+        await self._crew.drain(drain_seconds)
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=_LAST_SECONDS)
+        if self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await self._ended.wait()
+        if self._unbegun:
+            self._bell.ring(self._unbegun)
+
+    # ------------------------------------------------------------------ Celery's thread
+
+    def _consume(self, redis_url: str) -> None:
+        assert self._loop is not None
+        try:
+            app = celery_app(redis_url)
+            app.task(name=TASK)(self._take)
+            celery_state.should_stop = 0 if self._stopping.is_set() else None
+            worker = WorkController(
+                app=app,
+                pool="solo",
+                concurrency=1,
+                loglevel="WARNING",
+                without_gossip=True,
+                without_mingle=True,
+                without_heartbeat=True,
+            )
+            worker.start()
+        except Exception:
+            _log.exception("celery_failed")
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
+                self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _take(self, job_id: str) -> None:
+        while not self._hands.acquire(timeout=_GLANCE_SECONDS):
+            if self._stopping.is_set():
+                self._unbegun.append(job_id)
+                return
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._begin, job_id)
+
+    # ------------------------------------------------------------------ the event loop
+
+    def _begin(self, job_id: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._work(job_id))
+        self._running.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._hands.release()
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("worker_error", exc_info=task.exception())
+
+    async def _work(self, job_id: str) -> None:
+        if self._stopping.is_set():
+            self._unbegun.append(job_id)
+            return
+        sent_at = self._clock.monotonic()
+        job = await self._claim(job_id)
+        if job is None:
+            SKIPPED.labels("unknown").inc()
+        elif self._stopping.is_set():
+            await self._jobs.release([(job.id, job.token)])
+        else:
+            await self._crew.run(job, sent_at)
+
+    async def _claim(self, job_id: str) -> Claimed | None:
+        """None as well if the store stays away: the sweeper tells of the job again."""
+        rules = self._crew.rules
+        for pause in _CLAIM_PAUSES:
+            try:
+                return await self._jobs.claim_one(
+                    job_id, rules.owner, rules.lease_us, rules.repo_limit
+                )
+            except Transient as trouble:
+                _log.warning("claim_failed error=%s", trouble)
+            if self._stopping.is_set():
+                break
+            await asyncio.sleep(pause)
+        return None
