@@ -101,11 +101,12 @@ class _Measurement:
             metrics |= await self._idle(_IDLE_JOBS // 2 if quick else _IDLE_JOBS)
             await queue.send_all(self._take(_WARM_UP), CALLERS)
             await self._until_done()
-            used = _cpu_seconds(worker)
+            used = cpu_seconds(worker)
             metrics["burst.jobs"] = await self._burst(count, CALLERS)
-            metrics["burst.cpu_us"] = (_cpu_seconds(worker) - used) / count * 1e6
+            metrics["burst.cpu_us"] = (cpu_seconds(worker) - used) / count * 1e6
             metrics["lone.jobs"] = await self._burst(max(1, count // _LONE_SHARE), 1)
-            metrics["worker.rss_mb"] = sum(p.memory_info().rss for p in _tree(worker)) / 1e6
+            metrics["best.jobs"] = max(metrics["burst.jobs"], metrics["lone.jobs"])
+            metrics["worker.rss_mb"] = resident_mb(worker)
         ran = [mark.number for mark in self._marks.since(0)]
         assert sorted(ran) == list(range(self._next)), "a job ran twice, or never"
         return metrics
@@ -172,12 +173,17 @@ def end(process: subprocess.Popen[bytes], patience: float = 15.0) -> None:
     process.wait(patience)
 
 
-def _tree(process: psutil.Process) -> list[psutil.Process]:
+def tree(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    return float(sum(sum(one.cpu_times()[:2]) for one in _tree(process)))
+def cpu_seconds(process: psutil.Process) -> float:
+    return float(sum(sum(one.cpu_times()[:2]) for one in tree(process)))
+
+
+def resident_mb(process: psutil.Process) -> float:
+    """All processes of the tree; pages that they share are counted for each."""
+    return float(sum(one.memory_info().rss for one in tree(process)) / 2**20)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from towline import tracing
 from towline.audit import AuditFile
 from towline.coordination.locks import LockService
 from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
@@ -45,6 +46,7 @@ from towline.telemetry import Audit, audit_to_log
 from towline.web.answers import App
 from towline.web.auth import Keyring
 from towline.web.control import create_control_app
+from towline.web.data_plane_docs import PATHS
 from towline.web.gateway import Gateway, ProbesOnly
 from towline.web.hooks import HookLimits, Hooks
 from towline.web.mesh import Mesh
@@ -66,6 +68,8 @@ class Service:
         handlers: Mapping[str, Handler] | None = None,
     ) -> None:
         _check(settings)
+        if settings.traces.enabled:
+            tracing.configure(settings.traces.endpoint)
         self.settings = settings
         self.clock = clock or SystemClock()
         self.audit = _audit(settings)
@@ -179,6 +183,7 @@ class Service:
             cooldown_us=_us(settings.pipeline.cooldown_seconds),
             ready=self.ready,
             bell=self.bell,
+            beside=PATHS,
         )
         alone = settings.serve.control_port is not None
         return Gateway(hooks, mesh, ProbesOnly(control) if alone else control), control

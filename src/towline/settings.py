@@ -143,6 +143,13 @@ class LogSettings(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class TraceSettings(_Table):
+    """OpenTelemetry traces, off unless enabled."""
+
+    enabled: bool = False
+    endpoint: str | None = None
+
+
 class ApiKeySettings(_Table):
     """A key given by the settings; those made by `towline keys create` are in the database."""
 
@@ -179,6 +186,7 @@ class Settings(_Table):
     serve: ServeSettings = ServeSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
+    traces: TraceSettings = TraceSettings()
     api_keys: dict[str, ApiKeySettings] = {}
     schedules: dict[str, ScheduleSettings] = {}
 

@@ -139,7 +139,9 @@ def named_in(event: str, payload: Any) -> dict[str, Any]:
         pull = payload["pull_request"]
         return said | {"number": pull["number"], "head_sha": pull["head"]["sha"].lower()}
     check = payload[event]
-    return said | {"head_sha": check["head_sha"], "conclusion": check["conclusion"] or "pending"}
+    again = payload["action"] == "rerequested"  # the old verdict is still shown, and means nothing
+    outcome = "pending" if again else check["conclusion"] or "pending"
+    return said | {"head_sha": check["head_sha"], "conclusion": outcome}
 
 
 async def test_repository_pull_request_commit_and_outcome(postgres_url: str) -> None:

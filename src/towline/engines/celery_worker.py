@@ -127,8 +127,7 @@ class CeleryWorker:
         if self._stopping.is_set():
             self._unbegun.append(job_id)
             return
-        sent_at = self._clock.monotonic()
-        job = await self._claim(job_id)
+        job, sent_at = await self._claim(job_id)
         if job is None:
             SKIPPED.labels("unknown").inc()
         elif self._stopping.is_set():
@@ -136,17 +135,21 @@ class CeleryWorker:
         else:
             await self._crew.run(job, sent_at)
 
-    async def _claim(self, job_id: str) -> Claimed | None:
-        """None as well if the store stays away: the sweeper tells of the job again."""
+    async def _claim(self, job_id: str) -> tuple[Claimed | None, float]:
+        """The job, and when it was asked for. None as well if the store stays away for long:
+        the sweeper will tell of it again."""
         rules = self._crew.rules
+        sent_at = 0.0
         for pause in _CLAIM_PAUSES:
+            sent_at = self._clock.monotonic()
             try:
-                return await self._jobs.claim_one(
+                job = await self._jobs.claim_one(
                     job_id, rules.owner, rules.lease_us, rules.repo_limit
                 )
+                return job, sent_at
             except Transient as trouble:
                 _log.warning("claim_failed error=%s", trouble)
             if self._stopping.is_set():
                 break
             await asyncio.sleep(pause)
-        return None
+        return None, sent_at

@@ -7,6 +7,7 @@ work. Whatever happens before that, it will send again, or be asked to.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,13 +20,13 @@ import zstandard
 from towline.core import keys
 from towline.core.events import CommandGiven, Commented
 from towline.core.subjects import subject_of
-from towline.errors import Rejected
 from towline.flow.ingest_metrics import count_delivery
 from towline.ports.clock import Clock
 from towline.ports.inbox import Arrival, Inbox, Taken
 from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
-from towline.sources import SOURCES, Delivery, ci
+from towline.sources import SOURCES, Delivery, Malformed, ci, gitlab
 from towline.telemetry import Audit
+from towline.tracing import span
 
 Status = Literal["accepted", "duplicate_ignored", "throttled_delayed", "answered"]
 
@@ -102,11 +103,14 @@ class Ingest:
             return Receipt(
                 "answered", delivery.delivery_id, None, delivery.event_name, delivery.reply
             )
-        arrival = self._arrival(delivery, body)
-        taken = await self._inbox.take(arrival)
+        with span(
+            "delivery", source=delivery.source, delivery_id=delivery.delivery_id, repo=delivery.repo
+        ) as trace:
+            arrival = self._arrival(delivery, body, trace)
+            taken = await self._inbox.take(arrival)
         return self._receipt(delivery, arrival, taken)
 
-    def _arrival(self, delivery: Delivery, body: bytes) -> Arrival:
+    def _arrival(self, delivery: Delivery, body: bytes, trace: str | None) -> Arrival:
         job = NewJob(
             new_job_id(self._clock),
             OWN_QUEUE,
@@ -115,8 +119,9 @@ class Ingest:
             subject=subject_of(delivery.events),
             priority=_priority(delivery),
             max_attempts=self._max_attempts,
+            trace=trace,
         )
-        payload = body if body[:1] == b"{" else orjson.dumps(delivery.payload)
+        payload = _payload(delivery, body)
         return Arrival(
             storable(str(delivery.key)),
             storable(delivery.delivery_id),
@@ -161,8 +166,18 @@ def new_job_id(clock: Clock) -> str:
 def storable(text: str) -> str:
     """Text that every store can hold."""
     if "\0" in text or text.encode("utf-8", "ignore").decode() != text:
-        raise Rejected("the delivery's id or event name has characters that cannot be stored")
+        raise Malformed("the delivery's id or event name has characters that cannot be stored")
     return text
+
+
+def _payload(delivery: Delivery, body: bytes) -> bytes:
+    """The payload as it came; as it was read where that was a form, or repeats a member."""
+    if body[:1] == b"{" and delivery.source != gitlab.SOURCE:
+        return body
+    try:
+        return orjson.dumps(delivery.payload)
+    except orjson.JSONEncodeError:  # an integer of more than 64 bits
+        return json.dumps(delivery.payload, ensure_ascii=False).encode()
 
 
 def _priority(delivery: Delivery) -> int:

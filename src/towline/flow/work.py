@@ -20,6 +20,7 @@ from towline.errors import Definitive, LeaseLost, Rejected, Transient
 from towline.flow.work_metrics import count_job
 from towline.ports.clock import Clock
 from towline.ports.jobs import Claimed, JobState, JobStore, Settlement
+from towline.tracing import span
 
 Handler: TypeAlias = Callable[[Claimed], Awaitable[Any]]
 
@@ -105,7 +106,8 @@ class Crew:
         if handler is None:
             return self._failed(held, f"no handler for jobs of kind {job.kind!r}", transient=False)
         try:
-            result = _json(await handler(job))
+            with span(f"job {job.kind}", job.trace, job_id=job.id, attempt=job.attempts):
+                result = _json(await handler(job))
         except asyncio.CancelledError:
             if held.why == "timeout":
                 _uncancel()

@@ -29,6 +29,8 @@ class NewJob(NamedTuple):
     """Higher goes first."""
     delay_us: int = 0
     max_attempts: int = 3
+    trace: str | None = None
+    """Where it comes from, as a W3C traceparent."""
 
 
 class Claimed(NamedTuple):
@@ -43,6 +45,7 @@ class Claimed(NamedTuple):
     lease_expires_us: int
     created_us: int
     run_at_us: int
+    trace: str | None = None
 
 
 class Wish(NamedTuple):

@@ -26,9 +26,9 @@ ENQUEUE = Statement(
     """
     INSERT INTO towline_jobs
       (id, queue, kind, params, repo, subject, priority, state, held, passengers, run_at_us,
-       created_us, updated_us, attempts, max_attempts, token, published_us)
+       created_us, updated_us, attempts, max_attempts, token, published_us, trace)
     SELECT b.id, b.queue, b.kind, b.params, b.repo, b.subject, b.priority, 'queued', 0, 1,
-       {now} + b.delay_us, {now}, {now}, 0, b.max_attempts, 0, {now}
+       {now} + b.delay_us, {now}, {now}, 0, b.max_attempts, 0, {now}, b.trace
     FROM b WHERE true ON CONFLICT (id) DO NOTHING
     RETURNING id
     """,

@@ -70,31 +70,47 @@ class Hangup(Exception):
     """The client left before its request was complete: nobody is there to answer."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
-    """The whole body; a `Problem` if it is larger than `limit` or slower than `seconds`."""
+def _unweighed(count: int) -> None:
+    return None
+
+
+async def read_body(
+    scope: Scope,
+    receive: Receive,
+    limit: int,
+    seconds: float,
+    weigh: Callable[[int], None] = _unweighed,
+) -> bytes:
+    """The whole body; a `Problem` if it is larger than `limit` or slower than `seconds`.
+
+    `weigh` is told of the bytes as they arrive, and may refuse them.
+    """
     for name, value in scope["headers"]:
         if name == b"content-length" and (not value.isdigit() or int(value[:16]) > limit):
             raise _too_large(limit)
-    message = await receive()
-    if not message.get("more_body") and message["type"] == "http.request":
-        return _within(message.get("body", b""), limit)
     try:
         async with asyncio.timeout(seconds):
-            return await _rest_of_body(message, receive, limit)
+            return await _whole_body(receive, limit, weigh)
     except TimeoutError:
-        raise Problem(408, "too_slow", f"the body did not arrive within {seconds:g} s") from None
+        slow = Problem(408, "too_slow", f"the body did not arrive within {seconds:g} s")
+        slow.headers.append((b"connection", b"close"))  # its rest is not waited for
+        raise slow from None
 
 
-async def _rest_of_body(message: Message, receive: Receive, limit: int) -> bytes:
+async def _whole_body(receive: Receive, limit: int, weigh: Callable[[int], None]) -> bytes:
     body = bytearray()
     while True:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise Hangup
-        body += message.get("body", b"")
+        chunk = message.get("body", b"")
+        weigh(len(chunk))
+        if not body and not message.get("more_body"):
+            return _within(chunk, limit)
+        body += chunk
         _within(body, limit)
         if not message.get("more_body"):
             return bytes(body)
-        message = await receive()
 
 
 def _within(body: Any, limit: int) -> bytes:

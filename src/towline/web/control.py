@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
@@ -46,8 +46,12 @@ def create_control_app(
     ready: Callable[[], Awaitable[None]],
     bell: Bell,
     ready_seconds: float = READY_SECONDS,
+    beside: Mapping[str, Any] | None = None,
 ) -> FastAPI:
-    """`ready` raises where the database cannot be reached; it is given `ready_seconds`."""
+    """`ready` raises where the database cannot be reached; it is given `ready_seconds`.
+
+    `beside` describes what is served in front of this app, for its docs.
+    """
     from towline import __version__
 
     app = FastAPI(
@@ -61,7 +65,7 @@ def create_control_app(
     app.state.control = Control(
         inbox, jobs, keyring, clock, audit, cooldown_us, ready, ready_seconds, bell
     )
-    problems.install(app)
+    problems.install(app, beside or {})
     app.include_router(_router)
     app.include_router(inbox_routes.router)
     return app

@@ -7,13 +7,14 @@ the delivery is durable; when the store is away the sender is asked to come back
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from towline.errors import Rejected, Transient
+from towline.errors import Transient
 from towline.flow.ingest import Ingest, Receipt
-from towline.sources import SOURCES, DeliveryRejected, ci, slack
+from towline.sources import SOURCES, DeliveryRejected, ci, reading, slack
 from towline.web.answers import (
     Hangup,
     Message,
@@ -31,7 +32,7 @@ PREFIX: Final = "/webhooks/"
 RETRY_SECONDS: Final = 5
 _DEADLINES: Final[Mapping[str, float]] = {slack.SOURCE: 2.5}
 _DEADLINE: Final = 9.0
-_SHOWN_BY_SLACK: Final = frozenset({"slash_command", "block_actions", "view_submission"})
+_log = logging.getLogger("towline.ingest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +74,42 @@ class Hooks:
     async def _take_in(
         self, source: str, provider: str | None, scope: Scope, receive: Receive
     ) -> list[Message]:
-        limits = self._limits
-        body = await read_body(scope, receive, limits.max_body_bytes, limits.body_seconds)
-        if self._bytes + len(body) > limits.max_inflight_bytes:
-            raise _busy("too many bytes of deliveries at once")
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        self._bytes += len(body)
+        load = 0
+
+        def weigh(count: int) -> None:
+            nonlocal load
+            if self._bytes + count > self._limits.max_inflight_bytes:
+                raise _busy("too many bytes of deliveries at once")
+            load += count
+            self._bytes += count
+
+        try:
+            body = await read_body(
+                scope, receive, self._limits.max_body_bytes, self._limits.body_seconds, weigh
+            )
+            receipt = await self._store(source, provider, headers, body)
+        finally:
+            self._bytes -= load
+        of_a_person = source == slack.SOURCE and reading.is_form(headers, body)
+        return _told(receipt, 200 if of_a_person else 202)
+
+    async def _store(
+        self, source: str, provider: str | None, headers: Mapping[str, str], body: bytes
+    ) -> Receipt:
         try:
             async with asyncio.timeout(_DEADLINES.get(source, _DEADLINE)):
-                receipt = await self._ingest.take_in(source, headers, body, provider=provider)
+                return await self._ingest.take_in(source, headers, body, provider=provider)
         except DeliveryRejected as refused:
             raise Problem(refused.status, refused.code, str(refused)) from None
-        except Rejected as refused:
-            raise Problem(400, "malformed", str(refused)) from None
         except (Transient, TimeoutError):
             raise _unavailable() from None
-        finally:
-            self._bytes -= len(body)
-        return _told(source, receipt)
+        except Exception:
+            # Nothing is wrong with the delivery: a store may be set up wrongly, or be broken.
+            _log.exception("delivery_not_stored", extra={"source": source})
+            raise _unavailable() from None
 
 
 def _route(scope: Scope) -> tuple[str, str | None]:
@@ -108,14 +125,19 @@ def _route(scope: Scope) -> tuple[str, str | None]:
     return source, provider or None
 
 
-def _told(source: str, receipt: Receipt) -> list[Message]:
+def _told(receipt: Receipt, accepted: int) -> list[Message]:
+    """Of what a person did in Slack, any status but 200 is shown to them as a failure."""
     if receipt.reply is not None:
         return messages(200, [(b"content-type", b"text/plain")], receipt.reply)
-    status = 202 if receipt.status == "accepted" else 200
-    said = {"status": receipt.status, "delivery_id": receipt.delivery_id, "job_id": receipt.job_id}
-    if source == slack.SOURCE and receipt.event_name in _SHOWN_BY_SLACK:
-        status = 200  # Slack shows any other status as a failure to the person who gave the command
-    return json_messages(status, said)
+    status = accepted if receipt.status == "accepted" else 200
+    return json_messages(
+        status,
+        {
+            "status": receipt.status,
+            "delivery_id": receipt.delivery_id,
+            "job_id": receipt.job_id,
+        },
+    )
 
 
 def _busy(why: str) -> Problem:

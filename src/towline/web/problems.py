@@ -49,14 +49,17 @@ _KINDS: Final[tuple[tuple[type[TowlineError], int, str], ...]] = (
 """The first kind that an error is of decides."""
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of this app a problem, in its answers and in its OpenAPI."""
+def install(app: FastAPI, beside: Mapping[str, Any]) -> None:
+    """Make every error of this app a problem, in its answers and in its OpenAPI.
+
+    `beside` are paths that are served in front of this app, and described with it.
+    """
     app.exception_handler(Problem)(_on_problem)
     app.exception_handler(TowlineError)(_on_towline_error)
     app.exception_handler(RequestValidationError)(_on_bad_request)
     app.exception_handler(HTTPException)(_on_http_error)
     app.add_middleware(_LastResort)
-    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _described(app, beside)  # type: ignore[method-assign]
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -141,7 +144,7 @@ class _LastResort:
             await answer(send, Problem(500, "internal_error", "see the log").messages())
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _described(app: FastAPI, beside: Mapping[str, Any]) -> dict[str, Any]:
     """FastAPI's own description, but that errors have the media type they are sent with."""
     if app.openapi_schema is None:
         schema = get_openapi(
@@ -150,6 +153,7 @@ def _described(app: FastAPI) -> dict[str, Any]:
         for path in schema.get("paths", {}).values():
             for operation in path.values():
                 _name_media_type(operation["responses"])
+        schema["paths"] |= beside
         app.openapi_schema = schema
     return app.openapi_schema
 

@@ -29,6 +29,7 @@ CREATE TABLE towline_jobs (
     token            BIGINT NOT NULL,
     lease_expires_us BIGINT,
     published_us     BIGINT NOT NULL,
+    trace            TEXT,
     params           TEXT,
     result           TEXT,
     error            TEXT,

@@ -1,0 +1,378 @@
+"""The front door over real HTTP: who may come in, what is told them, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.sources.samples import OLD_SECRET, github_headers
+from tests.web.control_plane import is_problem
+from tests.web.front_door import (
+    FORM,
+    FrontDoor,
+    Knock,
+    check,
+    events_told,
+    front_door,
+    github,
+    gitlab,
+    head_of,
+    ping,
+    push,
+    run_of,
+    shared,
+    slack,
+    until,
+)
+from towline.ports.jobs import OWN_QUEUE
+
+SHA = "c0ffee" * 6 + "beef"
+TICK = {"schedule_id": "daily-cleanup", "execution_time": "2024-12-19T00:00:00Z"}
+PLENTY = {"repo_rate_per_minute": 10_000}
+
+
+def comment(number: int, text: str, comment_id: int) -> Knock:
+    return github(
+        "issue_comment",
+        {
+            "action": "created",
+            "issue": {"number": number, "pull_request": {"url": "https://a.example"}},
+            "comment": {"id": comment_id, "body": text, "user": {"login": "kim"}},
+            "repository": {"full_name": "acme/app"},
+        },
+    )
+
+
+def pull(number: int, action: str = "synchronize", sha: str = SHA) -> Knock:
+    about = {"number": number, "state": "open", "head": {"sha": sha, "ref": "fix"}}
+    repository = {"repository": {"full_name": "acme/app"}}
+    return github("pull_request", {"action": action, "pull_request": about} | repository)
+
+
+async def test_accepted_then_ignored(sql_url: str) -> None:
+    """202 with the delivery and its job; the same again is 200, about the same job."""
+    async with front_door(sql_url) as door:
+        knock = push()
+        first, second = await door.post(knock), await door.post(knock)
+        assert (first.status_code, second.status_code) == (202, 200)
+        assert first.headers["content-type"] == "application/json"
+        (job,) = await door.jobs()
+        said = {"delivery_id": knock.headers["x-github-delivery"], "job_id": job.id}
+        assert first.json() == {"status": "accepted"} | said
+        assert second.json() == {"status": "duplicate_ignored"} | said
+        (stored,) = await door.inbox()
+        assert (stored.copies, stored.job_id, stored.repo) == (1, job.id, "acme/app")
+
+
+async def test_many_at_once_are_one(sql_url: str) -> None:
+    """Of forty copies that arrive together one is accepted, and there is one job."""
+    async with front_door(sql_url) as door:
+        knock = push()
+        answers = await asyncio.gather(*(door.post(knock) for _ in range(40)))
+        assert Counter(answer.status_code for answer in answers) == {202: 1, 200: 39}
+        assert len({answer.json()["job_id"] for answer in answers}) == 1
+        assert len(await door.jobs()) == 1
+
+
+@pytest.mark.parametrize("source", ["github", "gitlab", "slack", "jira", "jenkins", "ci/x"])
+async def test_a_wrong_signature_is_refused_before_anything(sqlite_url: str, source: str) -> None:
+    """401 with a code, for a wrong secret and for none; nothing is stored, nothing queued."""
+    async with front_door(sqlite_url) as door:
+        good = {"github": ping(), "gitlab": gitlab({}), "slack": slack(b"{}")}
+        knock = good.get(source, shared(source, run_of(1)))
+        forged = {
+            name: value[:-3] + "bad" if "signature" in name or "token" in name else value
+            for name, value in knock.headers.items()
+        }
+        bare = {"content-type": "application/json"}
+        tampered = knock._replace(body=knock.body + b" ")
+        forgeries = [knock._replace(headers=forged), knock._replace(headers=bare)]
+        for forgery in forgeries + ([] if source == "gitlab" else [tampered]):
+            assert is_problem(await door.post(forgery), 401, "bad_signature")
+        assert (await door.inbox(), await door.jobs()) == ([], [])
+
+
+async def test_each_active_secret_opens(sqlite_url: str) -> None:
+    """The new secret and the old one are good at once, and no third."""
+    async with front_door(sqlite_url) as door:
+        for secret, status in [(OLD_SECRET, 202), ("another", 401), ("", 401)]:
+            knock = ping()
+            ours = {"x-github-delivery": f"with {secret}"}
+            signed = github_headers(knock.body, "ping", secret) | ours
+            assert (await door.post(knock._replace(headers=signed))).status_code == status
+        assert len(await door.inbox()) == 1
+
+
+async def test_unsigned_only_where_it_is_allowed(sqlite_url: str) -> None:
+    """A source without a secret lets nobody in, unless the settings say that it may."""
+    unsigned = {"x-github-delivery": "1", "x-github-event": "ping"}
+    knock = Knock("/webhooks/github", b"{}", unsigned)
+    run = Knock("/webhooks/ci/drone", json.dumps(run_of(1)).encode(), {})
+    async with front_door(sqlite_url, github={}, ci={"allow_unsigned": True}) as door:
+        assert is_problem(await door.post(knock), 401, "no_secret")
+        assert (await door.post(run)).status_code == 202
+        assert [stored.source for stored in await door.inbox()] == ["ci"]
+
+
+async def test_a_secret_beats_the_permission(sqlite_url: str) -> None:
+    """Where there is a secret it is asked for, also if unsigned deliveries are allowed."""
+    both = {"webhook_secrets": ["s3cret"], "allow_unsigned": True}
+    async with front_door(sqlite_url, ci=both) as door:
+        run = Knock("/webhooks/ci/drone", json.dumps(run_of(1)).encode(), {})
+        assert is_problem(await door.post(run), 401, "bad_signature")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": 1, "a": 2}',
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'{"a": 1e999}',
+        b'{"a": "\\ud800"}',
+        b'{"a": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        b"[]",
+        b"7",
+        b"",
+        b"not JSON",
+        b'{"a":' * 2000,
+    ],
+)
+@pytest.mark.parametrize("source", ["github", "gitlab", "slack", "jira", "jenkins", "ci/x"])
+async def test_malformed_is_400(sqlite_url: str, source: str, body: bytes) -> None:
+    """Well signed, but no JSON object with one meaning: a problem, and nothing is stored."""
+    signers = {"github": github("ping", body), "gitlab": gitlab(body), "slack": slack(body)}
+    async with front_door(sqlite_url) as door:
+        answer = await door.post(signers.get(source, shared(source, body)))
+        assert is_problem(answer, 400, "malformed")
+        assert await door.inbox() == []
+
+
+@pytest.mark.parametrize("missing", ["x-github-delivery", "x-github-event"])
+async def test_a_missing_header_is_400(sqlite_url: str, missing: str) -> None:
+    """Without its id a delivery could not be told from another; the header is named."""
+    async with front_door(sqlite_url) as door:
+        knock = ping()
+        del knock.headers[missing]
+        answer = await door.post(knock)
+        assert is_problem(answer, 400, "malformed")
+        assert missing in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/webhooks/bitbucket", "/webhooks/", "/webhooks/github/extra", "/webhooks/ci/", "/webhooks/%00"],
+)
+async def test_an_unknown_source_is_404(sqlite_url: str, path: str) -> None:
+    """The answer names the sources that there are."""
+    async with front_door(sqlite_url) as door:
+        answer = await door.post(ping()._replace(path=path))
+        assert is_problem(answer, 404, "unknown_source")
+        assert "github, gitlab" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+async def test_only_post(sqlite_url: str, method: str) -> None:
+    """405 says which method is allowed, and stores nothing."""
+    async with front_door(sqlite_url) as door:
+        knock = ping()
+        answer = await door.client.request(
+            method, knock.path, content=knock.body, headers=knock.headers
+        )
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        if method != "HEAD":
+            assert is_problem(answer, 405, "method_not_allowed")
+        assert await door.inbox() == []
+
+
+async def test_any_ci_by_its_name(sqlite_url: str) -> None:
+    """The route names the provider, with whatever printable characters; each is its own."""
+    names = ["drone", "build%20kite", "a/b", "a:b", "100%25", "~", "x" * 255]
+    async with front_door(sqlite_url, ingest=PLENTY) as door:
+        for name in names:
+            knock = shared(f"ci/{name}", run_of(1))
+            answers = [(await door.post(knock)).status_code for _ in range(2)]
+            assert answers == [202, 200], name
+        keys = {stored.key.split(":")[1] for stored in await door.inbox()}
+        assert keys == {"drone", "build kite", "a/b", "a%3Ab", "100%25", "~", "x" * 255}
+        for name in ("x" * 256, "%C3%BC", "%00", "%0A", "%FF"):
+            answer = await door.post(shared(f"ci/{name}", run_of(1)))
+            assert is_problem(answer, 400, "malformed"), name
+        assert len(await door.inbox()) == len(names)
+
+
+async def test_the_provider_may_be_in_the_body(sqlite_url: str) -> None:
+    """`/webhooks/ci` takes it from there, and asks for it if it is not."""
+    async with front_door(sqlite_url) as door:
+        named = await door.post(shared("ci", run_of(1) | {"provider": "drone"}))
+        assert named.status_code == 202
+        assert (await door.post(shared("ci/drone", run_of(1)))).json()["status"] == (
+            "duplicate_ignored"
+        )
+        assert is_problem(await door.post(shared("ci", run_of(1))), 400, "malformed")
+
+
+async def test_a_scheduler_outside(sqlite_url: str) -> None:
+    """A tick happens once, however its time is written, from the body or from headers."""
+    async with front_door(sqlite_url, working=True) as door:
+        answers = [
+            await door.post(shared("scheduler", TICK)),
+            await door.post(shared("scheduler", TICK | {"execution_time": "2024-12-19T01:00+01:00"})),
+            await door.post(
+                shared(
+                    "scheduler",
+                    b"",
+                    x_cloudscheduler_jobname="daily-cleanup",
+                    x_cloudscheduler_scheduletime="2024-12-19T00:00:00Z",
+                )
+            ),
+        ]  # fmt: skip
+        assert [answer.status_code for answer in answers] == [202, 200, 200]
+        assert [stored.key for stored in await door.inbox()] == [
+            "scheduler:daily-cleanup:2024-12-19T00:00:00Z"
+        ]
+        (event,) = events_told(await door.finished())["daily-cleanup:2024-12-19T00:00:00Z"]
+        assert event == {"kind": "ticked"}
+        assert is_problem(await door.post(shared("scheduler", {})), 400, "malformed")
+
+
+async def test_slack_hears_what_it_expects(sqlite_url: str) -> None:
+    """Commands and interactions 200, events 202, the challenge word for word and unstored."""
+    fields = {"team_id": "T", "trigger_id": "1", "command": "/tow", "user_id": "U", "text": "x"}
+    command = slack(urlencode(fields).encode(), FORM)
+    pressed = {"type": "shortcut", "team": {"id": "T"}, "trigger_id": "2"}
+    interaction = slack(urlencode({"payload": json.dumps(pressed)}).encode(), FORM)
+    event: Any = {"type": "event_callback", "team_id": "T", "event_id": "E", "event": {}}
+    challenge = slack(b'{"type": "url_verification", "challenge": "3eZb\xc3\xbc"}')
+    async with front_door(sqlite_url) as door:
+        for knock, first in [
+            (command, 200),
+            (interaction, 200),
+            (slack(json.dumps(event).encode()), 202),
+        ]:
+            answers = [await door.post(knock) for _ in range(2)]
+            assert [answer.status_code for answer in answers] == [first, 200]
+            assert [a.json()["status"] for a in answers] == ["accepted", "duplicate_ignored"]
+        answer = await door.post(challenge)
+        assert (answer.status_code, answer.text) == (200, "3eZbü")
+        assert len(await door.inbox()) == 3
+
+
+async def test_over_its_rate_a_repository_waits(sql_url: str) -> None:
+    """200 throttled_delayed; the excess is stored at once, runs later, and nothing is dropped."""
+    rate = {"repo_rate_per_minute": 2}
+    async with front_door(sql_url, working=True, ingest=rate) as door:
+        knocks = [push() for _ in range(5)]
+        answers = [await door.post(knock) for knock in knocks]
+        assert [answer.status_code for answer in answers] == [202, 202, 200, 200, 200]
+        assert {answer.json()["status"] for answer in answers[2:]} == {"throttled_delayed"}
+        again = await door.post(knocks[4])
+        assert again.json() == answers[4].json() | {"status": "duplicate_ignored"}
+        assert (await door.post(push("acme/other"))).status_code == 202
+        assert sum(stored.throttled for stored in await door.inbox()) == 3
+        await until(lambda: left(door, 3), "what is within the rate has run")
+        door.clock.advance(61)
+        jobs = await door.finished()
+        assert Counter(job.state for job in jobs) == {"done": 6}
+        assert len(events_told(jobs)) == 6
+
+
+async def left(door: FrontDoor, count: int) -> bool:
+    depth = await door.service.jobs.depth(OWN_QUEUE)
+    return (depth.queued, depth.running) == (count, 0)
+
+
+async def test_deliveries_about_one_thing_share_a_job(sql_url: str) -> None:
+    """Of a commit's checks and of a pull request's changes one job each; it tells of them all."""
+    async with front_door(sql_url) as door:
+        about = [check(SHA, word) for word in ("failure", "success", "cancelled")]
+        about += [pull(7, action) for action in ("opened", "labeled", "synchronize")]
+        about += [check(SHA, repo="acme/other"), pull(8)]
+        answers = [(await door.post(knock)).json() for knock in about]
+        assert {answer["status"] for answer in answers} == {"accepted"}
+        jobs = [answer["job_id"] for answer in answers]
+        assert len(set(jobs[:3])) == len(set(jobs[3:6])) == 1
+        assert len(set(jobs)) == 4
+        door.service.start()
+        told = events_told(await door.finished())
+        checks = [told[knock.headers["x-github-delivery"]][0] for knock in about[:3]]
+        assert [event["conclusion"] for event in checks] == ["failure", "success", "cancelled"]
+        assert len(told) == len(about)
+        assert (await door.post(check(SHA))).json()["job_id"] not in jobs
+
+
+async def test_what_people_order_is_never_joined(sql_url: str) -> None:
+    """Each comment and each command has a job of its own, ahead of everything else."""
+    async with front_door(sql_url, ingest=PLENTY) as door:
+        await door.post(check(SHA))
+        for number in range(4):
+            await door.post(comment(7, "/rebuild", number))
+            fields = {"team_id": "T", "trigger_id": str(number), "command": "/t", "user_id": "U"}
+            await door.post(slack(urlencode(fields).encode(), FORM))
+        jobs = await door.jobs()
+        assert Counter((job.passengers, job.priority > 0) for job in jobs) == {
+            (1, True): 8,
+            (1, False): 1,
+        }
+
+
+async def test_numbers_of_any_size_and_any_space_around(sql_url: str) -> None:
+    """JSON that begins with a blank, has an integer of 300 digits or comes in a form, is read."""
+    large = b'\n {"repo": "acme/app", "run_id": 1, "status": "failed", "n": ' + b"9" * 300 + b"}"
+    body = urlencode({"payload": b'{"zen": "x", "n": ' + b"9" * 300 + b"}"}).encode()
+    form = github("ping", body)
+    form.headers["content-type"] = FORM
+    async with front_door(sql_url, working=True) as door:
+        for knock in (shared("ci/drone", large), form):
+            assert [(await door.post(knock)).status_code for _ in range(2)] == [202, 200]
+        assert {job.state for job in await door.finished()} == {"done"}
+
+
+async def test_gitlab_may_repeat_a_member(sql_url: str) -> None:
+    """With one value it has one meaning: the delivery is taken in, and its job ends well."""
+    project = b'"project": {"path_with_namespace": "acme/app", "path_with_namespace": "acme/app"}'
+    push_event = b'{"object_kind": "push", "ref": "refs/heads/x", "before": "%b", "after": "%b", %b}'
+    async with front_door(sql_url, working=True) as door:
+        knock = gitlab(push_event % (b"a" * 40, b"b" * 40, project))
+        assert (await door.post(knock)).status_code == 202
+        (job,) = await door.finished()
+        assert (job.state, job.error) == ("done", None)
+        assert events_told([job]) == {
+            knock.headers["idempotency-key"]: [{"kind": "pushed", "repo": "acme/app"}]
+        }
+
+
+async def test_headers_of_any_bytes(sqlite_url: str) -> None:
+    """Bytes that are no ASCII, in headers that matter and in others, do no harm."""
+    async with front_door(sqlite_url) as door, door.wire() as wire:
+        knock = ping()
+        await wire.send(head_of(knock, "x-other: \xff\xfe", "x-github-hook-id: \xe9") + knock.body)
+        assert (await wire.reply()).status == 202
+        odd = ping()
+        odd.headers["x-github-delivery"] = "\xfc"
+        await wire.send(head_of(odd) + odd.body)
+        assert (await wire.reply()).status == 400
+
+
+async def test_the_data_plane_alone_has_nothing_else(sqlite_url: str) -> None:
+    """With a control plane elsewhere only webhooks, mesh and probes are there; and vice versa."""
+    from tests.web.front_door import served
+
+    async with front_door(sqlite_url, serve={"control_port": 0}) as door:
+        for path in ("/api/deliveries", "/metrics", "/docs", "/", "/openapi.json"):
+            assert is_problem(await door.client.get(path), 404, "not_found")
+        for path in ("/healthz", "/readyz"):
+            assert (await door.client.get(path)).status_code == 200
+        assert (await door.post(ping())).status_code == 202
+        async with served(door.service.apps()[1]) as (_, control):
+            knock = ping()
+            refused = await control.post(knock.path, content=knock.body, headers=knock.headers)
+            assert is_problem(refused, 404, "not_found")
+            assert (await control.get("/metrics")).status_code in (200, 401)
+        assert len(await door.inbox()) == 1
