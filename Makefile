@@ -20,8 +20,8 @@ help: ## list the targets
 demo: $(VENV)/.runtime ## real processes fight over one delivery; nothing runs twice
 	$(BIN)/towline demo
 
-serve: $(VENV)/.dev ## run the example payment service on 127.0.0.1:8788
-	$(BIN)/python -m uvicorn examples.payments:app --port 8788
+serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
+	$(BIN)/towline serve
 
 test: check ## the gate: check, then every test on real PostgreSQL and Redis
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.clocks import ManualClock
 from towline.core.remote_work import read_claim, read_completion, read_failure, read_renewal
 from towline.core.submission import Keep, read_submission
 from towline.flow.submit import Offer, Receipt, Submit, SubmitPolicy
+from towline.ports.clock import Clock
 from towline.ports.jobs import Claimed
 from towline.store.jobs import SqlJobs
 from towline.store.requests import SqlRequests
@@ -29,10 +29,12 @@ class AuditLog:
 class Mesh:
     """One process: clients and workers call it in plain words."""
 
-    def __init__(self, database: Database, clock: ManualClock, **policy: Any) -> None:
+    def __init__(
+        self, database: Database, clock: Clock, *, max_cached_bytes: int = 16_384, **policy: Any
+    ) -> None:
         self.policy = SubmitPolicy(**policy)
         self.audit = AuditLog()
-        self.requests = SqlRequests(database, KEEP, self.policy.max_cached_bytes)
+        self.requests = SqlRequests(database, KEEP, max_cached_bytes)
         self.jobs = SqlJobs(database)
         self.service = Submit(self.requests, self.jobs, clock, self.policy, self.audit)
 

@@ -181,17 +181,23 @@ async def test_ten_processes_many_keys(sql_url: str, clock: ManualClock) -> None
         assert await crew[0].queued() == 40
 
 
-async def test_ten_processes_one_expired_key(sql_url: str, clock: ManualClock) -> None:
+async def test_ten_processes_and_expired_keys(sql_url: str, clock: ManualClock) -> None:
     """An expired record is replaced by one of them; the others are told of the new one."""
     async with AsyncExitStack() as stack:
         crew = await opened(stack, sql_url, clock)
-        old = await crew[0].submit()
-        await crew[0].finish()
+        keys = [f"key-{n}" for n in range(20)]
+        old = {(await crew[0].submit(key)).job_id for key in keys}
+        for _ in keys:
+            await crew[0].finish()
         clock.advance(DAY + 1)
-        receipts = await asyncio.gather(*[mesh.submit() for mesh in crew])
-        assert sorted(receipt.status for receipt in receipts) == ["accepted"] + ["in_progress"] * 9
-        assert {receipt.job_id for receipt in receipts} != {old.job_id}
-        assert await crew[0].queued() == 1
+        await asyncio.gather(*[mesh.submit("warm") for mesh in crew])
+        for key in keys:
+            receipts = await asyncio.gather(*[mesh.submit(key) for mesh in crew])
+            statuses = sorted(receipt.status for receipt in receipts)
+            assert statuses == ["accepted"] + ["in_progress"] * 9
+            [job_id] = {receipt.job_id for receipt in receipts}
+            assert job_id not in old
+        assert await crew[0].queued() == len(keys) + 1
 
 
 async def opened(stack: AsyncExitStack, url: str, clock: ManualClock) -> list[Mesh]:

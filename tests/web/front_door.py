@@ -41,7 +41,9 @@ async def until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
     """Look again and again until it holds, but not for ever."""
     try:
         async with asyncio.timeout(DEADLINE):
-            while not await holds():
+            while True:
+                if await holds():
+                    return
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"not within {DEADLINE:g} s: {what}") from None

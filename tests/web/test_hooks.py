@@ -25,6 +25,7 @@ from tests.web.front_door import (
     ping,
     push,
     run_of,
+    served,
     shared,
     slack,
     until,
@@ -33,6 +34,20 @@ from towline.ports.jobs import OWN_QUEUE
 
 SHA = "c0ffee" * 6 + "beef"
 TICK = {"schedule_id": "daily-cleanup", "execution_time": "2024-12-19T00:00:00Z"}
+MALFORMED = [
+    b'{"a": 1, "a": 2}',
+    b'{"a": NaN}',
+    b'{"a": Infinity}',
+    b'{"a": 1e999}',
+    b'{"a": "\\ud800"}',
+    b'{"a": "\xff"}',
+    b"\xef\xbb\xbf{}",
+    b"[]",
+    b"7",
+    b"",
+    b"not JSON",
+    b'{"a":' * 2000,
+]
 PLENTY = {"repo_rate_per_minute": 10_000}
 
 
@@ -79,21 +94,26 @@ async def test_many_at_once_are_one(sql_url: str) -> None:
         assert len(await door.jobs()) == 1
 
 
-@pytest.mark.parametrize("source", ["github", "gitlab", "slack", "jira", "jenkins", "ci/x"])
-async def test_a_wrong_signature_is_refused_before_anything(sqlite_url: str, source: str) -> None:
-    """401 with a code, for a wrong secret and for none; nothing is stored, nothing queued."""
-    async with front_door(sqlite_url) as door:
-        good = {"github": ping(), "gitlab": gitlab({}), "slack": slack(b"{}")}
-        knock = good.get(source, shared(source, run_of(1)))
-        forged = {
-            name: value[:-3] + "bad" if "signature" in name or "token" in name else value
-            for name, value in knock.headers.items()
-        }
-        bare = {"content-type": "application/json"}
-        tampered = knock._replace(body=knock.body + b" ")
-        forgeries = [knock._replace(headers=forged), knock._replace(headers=bare)]
-        for forgery in forgeries + ([] if source == "gitlab" else [tampered]):
-            assert is_problem(await door.post(forgery), 401, "bad_signature")
+def forgeries(knock: Knock) -> list[Knock]:
+    """With another secret, without any, and with a body that was changed on its way."""
+    forged = {
+        name: value[:-3] + "bad" if "signature" in name or "token" in name else value
+        for name, value in knock.headers.items()
+    }
+    bare = {"content-type": "application/json"}
+    made = [knock._replace(headers=forged), knock._replace(headers=bare)]
+    signs_the_body = "x-gitlab-token" not in knock.headers
+    return made + ([knock._replace(body=knock.body + b" ")] if signs_the_body else [])
+
+
+async def test_a_wrong_signature_is_refused_before_anything(sql_url: str) -> None:
+    """401 with a code, at every source; nothing is stored, nothing queued."""
+    knocks = [ping(), gitlab({}), slack(b"{}"), shared("scheduler", TICK)]
+    knocks += [shared(path, run_of(1)) for path in ("jira", "jenkins", "ci/x")]
+    async with front_door(sql_url) as door:
+        for knock in knocks:
+            for forgery in forgeries(knock):
+                assert is_problem(await door.post(forgery), 401, "bad_signature"), knock.path
         assert (await door.inbox(), await door.jobs()) == ([], [])
 
 
@@ -102,7 +122,7 @@ async def test_each_active_secret_opens(sqlite_url: str) -> None:
     async with front_door(sqlite_url) as door:
         for secret, status in [(OLD_SECRET, 202), ("another", 401), ("", 401)]:
             knock = ping()
-            ours = {"x-github-delivery": f"with {secret}"}
+            ours = {"x-github-delivery": f"signed-with-{secret}"}
             signed = github_headers(knock.body, "ping", secret) | ours
             assert (await door.post(knock._replace(headers=signed))).status_code == status
         assert len(await door.inbox()) == 1
@@ -127,67 +147,48 @@ async def test_a_secret_beats_the_permission(sqlite_url: str) -> None:
         assert is_problem(await door.post(run), 401, "bad_signature")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"a": 1, "a": 2}',
-        b'{"a": NaN}',
-        b'{"a": Infinity}',
-        b'{"a": 1e999}',
-        b'{"a": "\\ud800"}',
-        b'{"a": "\xff"}',
-        b"\xef\xbb\xbf{}",
-        b"[]",
-        b"7",
-        b"",
-        b"not JSON",
-        b'{"a":' * 2000,
-    ],
-)
 @pytest.mark.parametrize("source", ["github", "gitlab", "slack", "jira", "jenkins", "ci/x"])
-async def test_malformed_is_400(sqlite_url: str, source: str, body: bytes) -> None:
+async def test_malformed_is_400(sqlite_url: str, source: str) -> None:
     """Well signed, but no JSON object with one meaning: a problem, and nothing is stored."""
-    signers = {"github": github("ping", body), "gitlab": gitlab(body), "slack": slack(body)}
     async with front_door(sqlite_url) as door:
-        answer = await door.post(signers.get(source, shared(source, body)))
-        assert is_problem(answer, 400, "malformed")
+        for body in MALFORMED:
+            signers = {"github": github("ping", body), "gitlab": gitlab(body), "slack": slack(body)}
+            answer = await door.post(signers.get(source, shared(source, body)))
+            assert is_problem(answer, 400, "malformed"), body[:40]
         assert await door.inbox() == []
 
 
-@pytest.mark.parametrize("missing", ["x-github-delivery", "x-github-event"])
-async def test_a_missing_header_is_400(sqlite_url: str, missing: str) -> None:
+async def test_a_missing_header_is_400(sqlite_url: str) -> None:
     """Without its id a delivery could not be told from another; the header is named."""
     async with front_door(sqlite_url) as door:
-        knock = ping()
-        del knock.headers[missing]
-        answer = await door.post(knock)
-        assert is_problem(answer, 400, "malformed")
-        assert missing in answer.json()["detail"]
+        for missing in ("x-github-delivery", "x-github-event"):
+            knock = ping()
+            del knock.headers[missing]
+            answer = await door.post(knock)
+            assert is_problem(answer, 400, "malformed")
+            assert missing in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/webhooks/bitbucket", "/webhooks/", "/webhooks/github/extra", "/webhooks/ci/", "/webhooks/%00"],
-)
-async def test_an_unknown_source_is_404(sqlite_url: str, path: str) -> None:
+async def test_an_unknown_source_is_404(sqlite_url: str) -> None:
     """The answer names the sources that there are."""
     async with front_door(sqlite_url) as door:
-        answer = await door.post(ping()._replace(path=path))
-        assert is_problem(answer, 404, "unknown_source")
-        assert "github, gitlab" in answer.json()["detail"]
+        for name in ("bitbucket", "", "github/extra", "ci/", "%00", "GitHub"):
+            answer = await door.post(ping()._replace(path=f"/webhooks/{name}"))
+            assert is_problem(answer, 404, "unknown_source"), name
+            assert "github, gitlab" in answer.json()["detail"]
+        assert await door.inbox() == []
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-async def test_only_post(sqlite_url: str, method: str) -> None:
+async def test_only_post(sqlite_url: str) -> None:
     """405 says which method is allowed, and stores nothing."""
     async with front_door(sqlite_url) as door:
-        knock = ping()
-        answer = await door.client.request(
-            method, knock.path, content=knock.body, headers=knock.headers
-        )
-        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-        if method != "HEAD":
-            assert is_problem(answer, 405, "method_not_allowed")
+        for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
+            knock = ping()
+            answer = await door.client.request(
+                method, knock.path, content=knock.body, headers=knock.headers
+            )
+            assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+            assert method == "HEAD" or is_problem(answer, 405, "method_not_allowed")
         assert await door.inbox() == []
 
 
@@ -223,7 +224,7 @@ async def test_a_scheduler_outside(sqlite_url: str) -> None:
     async with front_door(sqlite_url, working=True) as door:
         answers = [
             await door.post(shared("scheduler", TICK)),
-            await door.post(shared("scheduler", TICK | {"execution_time": "2024-12-19T01:00+01:00"})),
+            await door.post(shared("scheduler", TICK | {"execution_time": "2024-12-19T01:00+01"})),
             await door.post(
                 shared(
                     "scheduler",
@@ -337,7 +338,9 @@ async def test_numbers_of_any_size_and_any_space_around(sql_url: str) -> None:
 async def test_gitlab_may_repeat_a_member(sql_url: str) -> None:
     """With one value it has one meaning: the delivery is taken in, and its job ends well."""
     project = b'"project": {"path_with_namespace": "acme/app", "path_with_namespace": "acme/app"}'
-    push_event = b'{"object_kind": "push", "ref": "refs/heads/x", "before": "%b", "after": "%b", %b}'
+    push_event = (
+        b'{"object_kind": "push", "ref": "refs/heads/x", "before": "%b", "after": "%b", %b}'
+    )
     async with front_door(sql_url, working=True) as door:
         knock = gitlab(push_event % (b"a" * 40, b"b" * 40, project))
         assert (await door.post(knock)).status_code == 202
@@ -362,8 +365,6 @@ async def test_headers_of_any_bytes(sqlite_url: str) -> None:
 
 async def test_the_data_plane_alone_has_nothing_else(sqlite_url: str) -> None:
     """With a control plane elsewhere only webhooks, mesh and probes are there; and vice versa."""
-    from tests.web.front_door import served
-
     async with front_door(sqlite_url, serve={"control_port": 0}) as door:
         for path in ("/api/deliveries", "/metrics", "/docs", "/", "/openapi.json"):
             assert is_problem(await door.client.get(path), 404, "not_found")

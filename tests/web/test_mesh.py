@@ -309,6 +309,7 @@ async def test_bodies_that_are_refused(site: Site, body: bytes, expected: tuple[
         ("GET", "/mesh/requests/a%00b", (404, "not_found")),
         ("GET", "/mesh/requests/none", (404, "unknown_request")),
         ("POST", "/mesh/jobs/none/explode", (404, "not_found")),
+        ("POST", "/mesh/jobs/a%00b/complete", (404, "not_found")),
         ("POST", "/mesh/jobs/none/complete", (404, "unknown_job")),
         ("POST", "/mesh/jobs/none/heartbeat", (404, "unknown_job")),
     ],

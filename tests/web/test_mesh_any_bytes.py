@@ -23,7 +23,7 @@ ALICE = ((b"x-api-key", b"alice"),)
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-    | st.sampled_from(["build", "a" * 64, "job_1", 2**53 - 1, 1, 60])
+    | st.sampled_from(["build", "a" * 64, "job_1", 2**53 - 1, 2**64, 1, 60])
 )  # fmt: skip
 values = st.recursive(
     scalars,

@@ -159,11 +159,9 @@ def status_of(state: str | None, attempts: int) -> Status:
     return "accepted" if state == "queued" and attempts == 0 else "in_progress"
 
 
-def cached_result(result: str | None, size: int | None, most: int) -> str | None:
-    """What a duplicate is shown of a result (JSON): all of it, or a tombstone if it is large."""
-    if size is None:
-        return None
-    if result is None or size > most:
+def cached_result(result: str | None, size: int | None) -> str | None:
+    """What a duplicate is shown of a result (JSON), or a tombstone for one that is too large."""
+    if result is None and size is not None:
         return orjson.dumps({"result_omitted": True, "bytes": size}).decode()
     return result
 

@@ -12,8 +12,10 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
+from celery.exceptions import InvalidTaskError
 from celery.worker import WorkController
 from celery.worker import state as celery_state
 
@@ -84,7 +86,7 @@ class CeleryWorker:
         assert self._loop is not None
         try:
             app = celery_app(redis_url)
-            app.task(name=TASK)(self._take)
+            app.task(name=TASK, Strategy=self._strategy)(self._take)
             celery_state.should_stop = 0 if self._stopping.is_set() else None
             worker = WorkController(
                 app=app,
@@ -101,6 +103,16 @@ class CeleryWorker:
         finally:
             with contextlib.suppress(RuntimeError):  # the loop may be closed
                 self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _strategy(self, *_: Any) -> Callable[..., None]:
+        def received(message: Any, *_: Any) -> None:
+            try:
+                (job_id,), *_rest = message.payload
+            except (TypeError, ValueError):
+                raise InvalidTaskError("a message that names no job") from None
+            self._take(str(job_id))
+
+        return received
 
     def _take(self, job_id: str) -> None:
         while not self._hands.acquire(timeout=_GLANCE_SECONDS):

@@ -44,7 +44,6 @@ class SubmitPolicy:
     """The settings of the submit API, times in microseconds."""
 
     dedup: bool = True
-    max_cached_bytes: int = 16_384
     max_items: int = 200_000
     max_queued: int = 10_000
     max_inflight: int = 1_000
@@ -148,14 +147,13 @@ class Submit:
     def _receipt(self, told: Submitted, deferred: bool) -> Receipt:
         if told.outcome == "refused":
             return Receipt("queue_full", "", "", retry_after=REMEMBERED_SECONDS)
-        most = self.policy.max_cached_bytes
         return Receipt(
             told.outcome,
             told.request_id,
             told.job_id,
             told.dedup,
             deferred and told.outcome == "accepted",
-            cached_result(told.result, told.result_bytes, most),
+            cached_result(told.result, told.result_bytes),
             told.error,
             told.sha256,
             told.hmac,
