@@ -22,8 +22,7 @@ _ACCEPTED = (
 
 
 class Hook(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
+    def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._parser = httptools.HttpRequestParser(self)
         self._parts: list[bytes] = []

@@ -94,6 +94,8 @@ class Service:
         )
         self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
         self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
+        wanted = {name: schedule.cron for name, schedule in settings.schedules.items()}
+        self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
         self._hook_log = _hook_log(settings, self.clock)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self._worker: EmbeddedWorker | None = None
@@ -203,13 +205,11 @@ class Service:
             _us(settings.worker.keep_done_seconds),
             _us(settings.worker.keep_dead_seconds),
         )
-        wanted = {name: schedule.cron for name, schedule in settings.schedules.items()}
-        schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
         chores = [
             Chore("reap", 1.0, reaper.reap),
             Chore("republish", 1.0, reaper.republish),
             Chore("measure", 5.0, reaper.measure),
-            Chore("schedules", 1.0, schedules.tick),
+            Chore("schedules", 1.0, self._schedules.tick),
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
         ]
@@ -223,10 +223,12 @@ class Service:
 
 def _check(settings: Settings) -> None:
     """Refuse at once what would only hurt later."""
-    heard = [name for name in SOURCES if settings.source(name).webhook_secrets]
-    check_horizons(
-        [name for name in heard if name in REDELIVERY_SECONDS], settings.ingest.keep_seconds
-    )
+    heard = [
+        name
+        for name, sender in _senders(settings).items()
+        if name in REDELIVERY_SECONDS and (sender.secrets or sender.allow_unsigned)
+    ]
+    check_horizons(heard, settings.ingest.keep_seconds, "ingest.keep_seconds")
     if settings.state_backend == "redis" and not settings.redis_url:
         raise Rejected("state_backend = redis needs redis_url (TOWLINE_REDIS_URL)")
     if settings.engine == "celery" and not settings.redis_url:
@@ -271,7 +273,6 @@ def _submit(
     )
     policy = SubmitPolicy(
         dedup=kept.enabled,
-        max_cached_bytes=kept.max_cached_bytes,
         max_items=kept.store_max_items,
         max_queued=mesh.max_queued,
         max_inflight=mesh.max_inflight,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from tests.faults.far import CountingProxy, Far
 from tests.servers import PostgresServer, at_port, drop_database
 from tests.web.control_plane import is_problem
 from tests.web.front_door import FrontDoor, Knock, check, front_door, ping, push, slack, until
+from towline.store.sqlite_library import sqlite3
 
 PATIENCE = 0.7
 """Of calls to the store in these tests."""
@@ -76,7 +76,7 @@ async def test_a_store_that_does_not_answer(
 async def test_a_server_that_stops_and_starts(
     postgres_url: str, postgres_server: PostgresServer
 ) -> None:
-    """While PostgreSQL is down nothing is accepted; after its start all is, and the work is done."""
+    """While PostgreSQL is down nothing is accepted; after its start all is, and work is done."""
     async with front_door(postgres_url, working=True, **IMPATIENT) as door:
         before, during = push(), [push() for _ in range(5)]
         assert (await door.post(before)).status_code == 202
@@ -160,7 +160,7 @@ async def losing(far: Far, door: FrontDoor, knock: Knock, passed: int) -> httpx2
 
 
 async def test_a_commit_that_nobody_heard_of(far: Far) -> None:
-    """The store did it, all its answers were lost, the sender heard 503: its retry finds one job."""
+    """The store did it, its answers were lost, the sender heard 503: its retry finds one job."""
     async with front_door(far.url, **IMPATIENT) as door:
         for _ in range(2):
             assert (await door.post(ping())).status_code == 202

@@ -18,14 +18,14 @@ REDELIVERY_SECONDS = {
 """GitHub keeps its delivery log for 3 days (Enterprise Server for 7: set the TTL to that)."""
 
 
-def check_horizons(sources: Collection[str], completed_ttl: float) -> None:
+def check_horizons(sources: Collection[str], seconds: float, name: str = "completed_ttl") -> None:
     """Refuse a time to live that ends before a sender's last redelivery."""
     for source in sources:
         if source not in SCHEMES:
             raise Rejected(f"unknown source {source!r}; known are {', '.join(sorted(SCHEMES))}")
         horizon = REDELIVERY_SECONDS.get(source, 0)
-        if completed_ttl < horizon:
+        if seconds < horizon:
             raise Rejected(
-                f"completed_ttl of {completed_ttl:g} s is too short for {source}, which may "
+                f"{name} of {seconds:g} s is too short for {source}, which may "
                 f"redeliver for {horizon} s: a late delivery would act twice"
             )

@@ -127,7 +127,10 @@ class JobStore(Protocol):
     def claim_one(
         self, job_id: str, owner: str, lease_us: int, repo_limit: int
     ) -> Awaitable[Claimed | None]:
-        """Begin an attempt of this job; None if it is not due, begun, ended or has no slot."""
+        """Begin an attempt of this job of our own queue.
+
+        None if it is not due, begun, ended or has no slot.
+        """
         ...
 
     def settle(self, settlement: Settlement) -> Awaitable[bool]:

@@ -6,7 +6,7 @@ little of a queue that grows and shrinks, would else read a whole partial index 
 
 from __future__ import annotations
 
-from towline.ports.jobs import Claimed, JobRecord, NewJob
+from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, NewJob
 from towline.store.sql import Statement
 
 _NUMBERS = {
@@ -28,7 +28,8 @@ ENQUEUE = Statement(
       (id, queue, kind, params, repo, subject, priority, state, held, passengers, run_at_us,
        created_us, updated_us, attempts, max_attempts, token, published_us, trace)
     SELECT b.id, b.queue, b.kind, b.params, b.repo, b.subject, b.priority, 'queued', 0, 1,
-       {now} + b.delay_us, {now}, {now}, 0, b.max_attempts, 0, {now}, b.trace
+       {now} + b.delay_us, {now}, {now}, 0, b.max_attempts, 0,
+       CASE WHEN b.delay_us > 0 THEN 0 ELSE {now} END, b.trace
     FROM b WHERE true ON CONFLICT (id) DO NOTHING
     RETURNING id
     """,
@@ -47,9 +48,10 @@ DUE = Statement(
 DUE_ONE = Statement(
     "due one",
     {"id": "text"},
-    """
+    f"""
     SELECT r.id, r.repo FROM towline_jobs r
-    WHERE r.id IN (SELECT id FROM b) AND r.state = 'queued' AND r.run_at_us <= {now} {skip_locked}
+    WHERE r.id IN (SELECT id FROM b) AND r.state || '' = 'queued' AND r.queue || '' = '{OWN_QUEUE}'
+      AND r.run_at_us <= {{now}} {{skip_locked}}
     """,
 )
 
@@ -97,7 +99,7 @@ CALL_BACK = Statement(
               ORDER BY r.priority DESC, r.id LIMIT 1 {skip_locked})
       FROM b)
     AND state || '' = 'queued'
-    RETURNING id
+    RETURNING id, queue
     """,
 )
 

@@ -10,6 +10,7 @@ from towline.core.dispatch import Candidate, allot
 from towline.core.retry import after_lost_lease
 from towline.ports.jobs import (
     OWN_QUEUE,
+    Bell,
     Claimed,
     Depth,
     JobRecord,
@@ -27,8 +28,10 @@ _ROUNDS_PER_QUEUE = 8
 
 
 class SqlJobs:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, bell: Bell | None = None) -> None:
+        """`bell` is rung for jobs that waited for a slot of their repository and now have one."""
         self._database = database
+        self._bell = bell
         seats, lanes = database.seats, database.lanes
         self._new: Coalescer[NewJob, None] = Coalescer(
             self._fly_new, key=itemgetter(0), seats=seats, lanes=lanes
@@ -75,7 +78,8 @@ class SqlJobs:
         ]
         repos = [s.repo for s in settlements if s.repo is not None]
         if repos:
-            settled = await self._database.transact(lambda: _settling(rows, repos))
+            settled, called = await self._database.transact(lambda: _settling(rows, repos))
+            self._ring(called)
         else:
             settled = await self._database.run(q.SETTLE, rows)
         done = {row[0] for row in settled}
@@ -100,10 +104,16 @@ class SqlJobs:
 
     async def release(self, held: Sequence[tuple[str, int]]) -> None:
         if held:
-            await self._database.transact(lambda: _releasing(held))
+            self._ring(await self._database.transact(lambda: _releasing(held)))
 
     async def reap(self, most: int) -> list[Reaped]:
-        return await self._database.transact(lambda: _reaping(most))
+        reaped, called = await self._database.transact(lambda: _reaping(most))
+        self._ring(called)
+        return reaped
+
+    def _ring(self, called_back: list[str]) -> None:
+        if called_back and self._bell is not None:
+            self._bell.ring(called_back)
 
     # ------------------------------------------------------------------ looking
 
@@ -187,33 +197,36 @@ def _nothing() -> Script[tuple[list[Claimed], list[str]]]:
     return [], []
 
 
-def _releasing(held: Sequence[tuple[str, int]]) -> Script[None]:
+def _releasing(held: Sequence[tuple[str, int]]) -> Script[list[str]]:
     rows = yield q.RELEASE, list(held)
-    yield from _calling_back(row[1] for row in rows)
+    return (yield from _calling_back(row[1] for row in rows))
 
 
-def _reaping(most: int) -> Script[list[Reaped]]:
+def _reaping(most: int) -> Script[tuple[list[Reaped], list[str]]]:
     expired = yield q.EXPIRED, [(most,)]
     if not expired:
-        return []
+        return [], []
     verdicts = []
     for job_id, token, attempts, max_attempts in expired:
         verdict = after_lost_lease(attempts, max_attempts)
         verdicts.append((job_id, token, "dead" if verdict.dead else "queued", verdict.reason))
     rows = yield q.REAP, verdicts
-    yield from _calling_back(row[3] for row in rows)
-    return [Reaped(row[0], row[1], row[2]) for row in rows]
+    called = yield from _calling_back(row[3] for row in rows)
+    return [Reaped(row[0], row[1], row[2]) for row in rows], called
 
 
-def _settling(rows: Sequence[Row], repos: Sequence[str]) -> Script[list[Row]]:
+def _settling(rows: Sequence[Row], repos: Sequence[str]) -> Script[tuple[list[Row], list[str]]]:
     settled = yield q.SETTLE, rows
-    yield from _calling_back(repos)
-    return settled
+    called = yield from _calling_back(repos)
+    return settled, called
 
 
-def _calling_back(repos: Iterable[str | None]) -> Script[None]:
-    """One job for each slot that has become free."""
+def _calling_back(repos: Iterable[str | None]) -> Script[list[str]]:
+    """One job for each slot that has become free; those of our own queue are named."""
     free = Counter(repo for repo in repos if repo is not None)
+    called: list[str] = []
     while free:
-        yield q.CALL_BACK, [(repo,) for repo in sorted(free)]
+        rows = yield q.CALL_BACK, [(repo,) for repo in sorted(free)]
+        called += [row[0] for row in rows if row[1] == OWN_QUEUE]
         free = Counter({repo: count - 1 for repo, count in free.items() if count > 1})
+    return called

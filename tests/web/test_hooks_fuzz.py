@@ -1,0 +1,203 @@
+"""Whatever bytes arrive at the front door, on a socket: a 4xx at worst, and it stays open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.sources.samples import SIGNERS
+from tests.web.front_door import SOURCES, FrontDoor, Knock, RawReply, front_door, ping, slack
+
+SOON = 0.15
+"""How long the server waits for bytes that do not come."""
+EASY = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+MORE = settings(EASY, max_examples=300)
+
+NAMES = [
+    *("content-type", "authorization", "idempotency-key", "x-towline-token", "host", "cookie"),
+    *("x-github-delivery", "x-github-event", "x-github-hook-id", "x-hub-signature-256"),
+    *("x-gitlab-token", "x-gitlab-event", "webhook-id", "webhook-timestamp", "webhook-signature"),
+    *("x-slack-signature", "x-slack-request-timestamp", "x-atlassian-webhook-identifier"),
+    *("x-cloudscheduler-jobname", "x-cloudscheduler-scheduletime", "forwarded", "x-forwarded-for"),
+]
+FRAMING = ["content-length", "transfer-encoding", "expect", "connection", "upgrade", "te"]
+WORDS = [
+    *(b"", b"0", b"-1", b"1e3", b"99999999999999999999", b"chunked", b"gzip, chunked", b"close"),
+    *(b"100-continue", b"websocket", b"h2c", b"upgrade", b"application/x-www-form-urlencoded"),
+    *(b"sha256=", b"v0=", b"Basic /w==", b"Bearer \xff", b"\x00", b"\xc3\xbc", b"a" * 9000),
+]
+
+values = st.sampled_from(WORDS) | st.binary(max_size=30).map(
+    lambda raw: raw.replace(b"\r", b"").replace(b"\n", b"")
+)
+names = st.sampled_from([name.encode() for name in NAMES]) | st.binary(min_size=1, max_size=12).map(
+    lambda raw: raw.replace(b"\r", b"").replace(b"\n", b"")
+)
+lines = st.lists(st.tuples(names, values), max_size=6)
+bodies = st.binary(max_size=300) | st.sampled_from(
+    [b"{}", b'{"a":1,"a":2}', b"payload=%7B%7D", b"[" * 10_000, b"a=%ff", b'{"type":"x"}']
+)
+places = st.one_of(
+    st.sampled_from([name.encode() for name in SOURCES]),
+    st.binary(max_size=20).map(lambda raw: b"ci/" + raw),
+    st.sampled_from([b"ci/%00", b"ci/%ff", b"ci/..", b"github?x=%zz", b"%67ithub", b"github#x"]),
+    st.binary(max_size=30),
+)
+
+
+class Site:
+    """A front door in a loop of its own, and what it says in its log."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._stack = AsyncExitStack()
+        opening = front_door(url, ingest={"body_timeout_seconds": SOON, "max_body_bytes": 10**6})
+        self.door: FrontDoor = self.loop.run_until_complete(
+            self._stack.enter_async_context(opening)
+        )
+
+    def say(self, *parts: bytes) -> RawReply:
+        """Send bytes on a new connection; what comes back, if anything does."""
+        return self.loop.run_until_complete(self._say(parts))
+
+    async def _say(self, parts: tuple[bytes, ...]) -> RawReply:
+        async with self.door.wire() as wire:
+            for part in parts:
+                await wire.send(part)
+            return await wire.reply()
+
+    def say_and_leave(self, raw: bytes) -> None:
+        async def knock() -> None:
+            async with self.door.wire() as wire:
+                await wire.send(raw)
+
+        self.loop.run_until_complete(knock())
+
+    def post(self, knock: Knock) -> int:
+        return self.loop.run_until_complete(self.door.post(knock)).status_code
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self._stack.aclose())
+        self.loop.close()
+
+
+@pytest.fixture
+def site(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
+    """Afterwards its log must hold no error, and it must still serve."""
+    caplog.set_level(logging.ERROR)
+    opened = Site(sqlite_url)
+    yield opened
+    assert opened.post(ping()) == 202
+    opened.close()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def request(method: bytes, path: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
+    head = b"%b %b HTTP/1.1\r\nhost: towline\r\ncontent-length: %d\r\n" % (method, path, len(body))
+    return head + b"".join(b"%b: %b\r\n" % line for line in headers) + b"\r\n" + body
+
+
+def check_reply(reply: RawReply) -> None:
+    """An answer of ours or of the parser before us, but no failure."""
+    assert 200 <= reply.status < 500, reply
+    if reply.status >= 400 and b"Invalid HTTP request" not in reply.body:
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert reply.json["code"]
+
+
+@MORE
+@given(place=places, headers=lines, body=bodies)
+@example(place=b"ci/\xff", headers=[(b"x-\xff", b"\xff")], body=b"{}")
+@example(place=b"slack", headers=[(b"x-slack-request-timestamp", b"\xb2")], body=b"")
+def test_any_path_headers_and_body(
+    site: Site, place: bytes, headers: list[tuple[bytes, bytes]], body: bytes
+) -> None:
+    """Odd bytes in the path, in names and values of headers and in the body, well framed."""
+    path = place.replace(b" ", b"").replace(b"\r", b"").replace(b"\n", b"")
+    check_reply(site.say(request(b"POST", b"/webhooks/" + path, headers, body)))
+
+
+@EASY
+@given(source=st.sampled_from(SOURCES), headers=lines, body=bodies)
+@example(source="slack", headers=[(b"content-type", WORDS[12])], body=b"payload=%7B%7D")
+def test_any_body_well_signed(
+    site: Site, source: str, headers: list[tuple[bytes, bytes]], body: bytes
+) -> None:
+    """Past the signature: odd headers and bodies of senders that know the secret."""
+    signed = slack(body).headers if source == "slack" else SIGNERS[source](body)
+    more = [line for line in headers if line[0].decode("latin-1").lower() not in signed]
+    ours = [(name.encode(), value.encode()) for name, value in signed.items()]
+    check_reply(site.say(request(b"POST", f"/webhooks/{source}".encode(), ours + more, body)))
+
+
+@EASY
+@given(
+    framing=st.lists(st.tuples(st.sampled_from(FRAMING), values), min_size=1, max_size=3),
+    body=bodies,
+)
+@example(framing=[("upgrade", b"websocket"), ("connection", b"upgrade")], body=b"{}")
+@example(framing=[("upgrade", b"h2c"), ("connection", b"upgrade")], body=b"{}")
+@example(framing=[("transfer-encoding", b"chunked")], body=b"zz\r\n")
+@example(framing=[("expect", b"100-continue"), ("content-length", b"-1")], body=b"")
+def test_any_framing(site: Site, framing: list[tuple[str, bytes]], body: bytes) -> None:
+    """Lengths and encodings that contradict each other end in an answer or a closed line."""
+    lines_of = b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in framing)
+    head = b"POST /webhooks/github HTTP/1.1\r\nhost: towline\r\n" + lines_of + b"\r\n"
+    reply = site.say(head, body)
+    assert reply.status < 500, reply
+
+
+@EASY
+@given(method=st.binary(min_size=1, max_size=10), raw=st.binary(max_size=200))
+@example(method=b"GET", raw=b"")
+@example(method=b"POST", raw=b"POST /webhooks/github HTTP/1.1\r\ncontent-length: 5\r\n\r\nab")
+@example(method=b"POST", raw=b"\r\n" * 50)
+def test_any_bytes_at_all(site: Site, method: bytes, raw: bytes) -> None:
+    """Bytes that are no request, or a part of one, and then the client is gone."""
+    site.say_and_leave(raw)
+    site.say_and_leave(method + b" /webhooks/github HTTP/1.1\r\n" + raw)
+    assert site.post(ping()) == 202
+
+
+def test_requests_one_after_the_other_on_one_line(site: Site) -> None:
+    """Good ones between refused ones are served; none is taken for a part of another."""
+
+    async def talk() -> list[int]:
+        statuses = []
+        async with site.door.wire() as wire:
+            for number in range(20):
+                knock = ping()
+                headers = knock.headers if number % 2 else {}
+                ours = [(name.encode(), value.encode()) for name, value in headers.items()]
+                await wire.send(request(b"POST", knock.path.encode(), ours, knock.body))
+                statuses.append((await wire.reply()).status)
+        return statuses
+
+    assert site.loop.run_until_complete(talk()) == [401, 202] * 10
+
+
+def test_requests_sent_without_waiting(site: Site) -> None:
+    """Pipelined requests are answered in order, also when the first is refused unread."""
+
+    async def talk() -> list[int]:
+        async with site.door.wire() as wire:
+            first, second = ping(), ping()
+            ours = [(name.encode(), value.encode()) for name, value in second.headers.items()]
+            await wire.send(
+                request(b"POST", b"/webhooks/nobody", [], first.body)
+                + request(b"PUT", b"/webhooks/github", [], first.body)
+                + request(b"POST", b"/webhooks/github", ours, second.body)
+            )
+            return [(await wire.reply()).status for _ in range(3)]
+
+    assert site.loop.run_until_complete(talk()) == [404, 405, 202]
