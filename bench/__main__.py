@@ -14,7 +14,7 @@ from rich.table import Table
 from bench.chart import pictures, svg
 from bench.figures import Sample, paired, spread, verdict, written
 from bench.machine import description, versions
-from bench.page import page
+from bench.page import page, pages
 from bench.plan import Figure, Suite
 from bench.results import Results, SuiteResult
 from bench.runner import ROOT, Stage, samples
@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"any of {', '.join(SUITES)}")
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, or 1 if quick")
-    parser.add_argument("--quick", action="store_true", help="two minutes, no page")
+    parser.add_argument("--quick", action="store_true", help="short samples, no page")
     parser.add_argument("--json", type=Path, help="write the samples to this file as well")
     parser.add_argument("--docs", type=Path, help="write the page here; default docs/benchmarks")
     asked = parser.parse_args()
@@ -139,13 +139,15 @@ def show_goals(chosen: list[Suite], results: Results) -> None:
 
 
 def write_docs(results: Results, docs: Path) -> None:
-    """Suites that were not measured now keep the figures of an earlier run."""
+    """Suites that were not measured now keep the figures of an earlier run, and their page."""
     kept = docs / "results.json"
+    written_now = pages(results)
     results.absorb_older(kept)
     results.save(kept)
-    (docs / "core.md").write_text(page(results))
-    for picture in pictures(results):
-        (docs / f"{picture.name}.svg").write_text(svg(picture))
+    for name in written_now:
+        (docs / f"{name}.md").write_text(page(results, name))
+        for picture in pictures(results, name):
+            (docs / f"{picture.name}.svg").write_text(svg(picture))
     console.print(f"Written to {docs}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 from bench.figures import Spread, spread, written
-from bench.plan import Chart, Figure, Suite
+from bench.plan import Chart, Figure, Page, Suite
 from bench.results import Results
 from bench.suites import SUITES
 
@@ -89,11 +89,11 @@ class Scale:
         return [step * n for n in range(int(self._last / step) + 1)]
 
 
-def pictures(results: Results) -> list[Picture]:
-    """One for each picture that any chart names, with the panels for which there are figures."""
+def pictures(results: Results, page: Page) -> list[Picture]:
+    """One for each picture that a chart of the page names, with all panels that have figures."""
     panels: dict[str, list[Panel]] = {}
     for name, suite in SUITES.items():
-        if name not in results.suites:
+        if suite.page != page or name not in results.suites:
             continue
         for chart in suite.charts:
             panel = _panel(suite, chart, results)

@@ -19,7 +19,8 @@ from towline.store.sqlite_library import version_text
 
 PACKAGES = (
     "towline", "uvloop", "orjson", "pysqlite3", "aiosqlite", "asyncpg", "psycopg", "psycopg-pool",
-    "hiredis", "redis", "python-redis-lock", "aws-lambda-powertools", "dbos", "limits",
+    "hiredis", "redis", "python-redis-lock", "aws-lambda-powertools", "dbos", "limits", "celery",
+    "dramatiq", "procrastinate", "uvicorn", "httptools", "starlette", "fastapi", "litestar",
 )  # fmt: skip
 
 _CPUS = psutil.cpu_count() or 1

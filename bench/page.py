@@ -1,4 +1,4 @@
-"""The page of figures, `core.md`, made of the results."""
+"""The pages of figures, `core.md` and `door.md`, made of the results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 from bench.chart import pictures
 from bench.figures import DISTURBED, Spread, paired, spread, verdict, written
-from bench.plan import Figure, Suite
+from bench.plan import Figure, Page, Suite
 from bench.results import Results, SuiteResult
 from bench.suites import SUITES
 
+_TITLES: dict[Page, str] = {"core": "Figures of the core", "door": "Figures of the front door"}
+_EXAMPLES: dict[Page, str] = {"core": "cycle-redis", "door": "jobs"}
 _INTRODUCTION = """\
-# Figures of the core
+# {title}
 
-Made by `make bench`; `make bench BENCH_ARGS="cycle-redis --rounds 5"` measures one suite again.
+Made by `make bench`; `make bench BENCH_ARGS="{suite} --rounds 5"` measures one suite again.
 Absolute figures belong to one machine: read the ratios.
 
 Each sample is a fresh process. Contenders take turns, in an order that rotates from round to
@@ -26,11 +28,20 @@ are noise here.
 _KINDS = {"ours": "**Towline**", "floor": "floor", "peer": "peer"}
 
 
-def page(results: Results) -> str:
-    known = [(SUITES[name], results.suites[name]) for name in SUITES if name in results.suites]
-    lines = [_INTRODUCTION]
+def pages(results: Results) -> list[Page]:
+    """Those that have any figures."""
+    return [name for name in _TITLES if any(SUITES[s].page == name for s in results.suites)]
+
+
+def page(results: Results, name: Page) -> str:
+    known = [
+        (suite, results.suites[suite.name])
+        for suite in SUITES.values()
+        if suite.page == name and suite.name in results.suites
+    ]
+    lines = [_INTRODUCTION.format(title=_TITLES[name], suite=_EXAMPLES[name])]
     lines += _goals(known)
-    for picture in pictures(results):
+    for picture in pictures(results, name):
         lines += [f"![{picture.title}]({picture.name}.svg)", ""]
     for suite, result in known:
         lines += _section(suite, result)

@@ -13,7 +13,8 @@ from typing import Literal
 
 Metrics = dict[str, float]
 Kind = Literal["ours", "floor", "peer"]
-Server = Literal["postgres", "redis"]
+Server = Literal["postgres", "redis", "postgres and redis"]
+Page = Literal["core", "door"]
 
 QUICK_SHARE = 0.25
 
@@ -46,6 +47,9 @@ class Contender:
     about: str
     run: Run
     server: Server | None = None
+
+    def needs(self, server: str) -> bool:
+        return self.server is not None and server in self.server
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,7 @@ class Suite:
     charts: tuple[Chart, ...] = ()
     compared_to: str = ""
     """The contender whose ratio to the first column is shown for all others; none if empty."""
+    page: Page = "core"
 
     def contender(self, name: str) -> Contender:
         return next(contender for contender in self.contenders if contender.name == name)

@@ -60,10 +60,9 @@ class Stage:
 
     def prepare(self, suite: Suite) -> None:
         """Start what the suite needs, so that no sample waits for it."""
-        needed = {contender.server for contender in suite.contenders}
-        if "postgres" in needed and self._postgres is None:
+        if self._postgres is None and any(one.needs("postgres") for one in suite.contenders):
             self._postgres = PostgresServer().start()
-        if "redis" in needed and self._redis is None:
+        if self._redis is None and any(one.needs("redis") for one in suite.contenders):
             self._redis = RedisServer().start()
 
     def run(self, suite: Suite, contender: Contender, quick: bool) -> tuple[dict[str, float], str]:
@@ -73,16 +72,16 @@ class Stage:
         folder.mkdir()
         command = [sys.executable, "-m", "bench.sample", suite.name, contender.name]
         command += ["--folder", str(folder), *(["--quick"] if quick else [])]
-        if contender.server == "postgres" and self._postgres is not None:
+        if contender.needs("postgres") and self._postgres is not None:
             command += ["--postgres", self._postgres.create_database(name)]
-        if contender.server == "redis" and self._redis is not None:
+        if contender.needs("redis") and self._redis is not None:
             redis_command(self._redis.url, "FLUSHALL")
             command += ["--redis", self._redis.url]
         try:
             return _metrics_of(command, self._environment())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            if contender.server == "postgres" and self._postgres is not None:
+            if contender.needs("postgres") and self._postgres is not None:
                 self._postgres.drop_database(name)
                 self._postgres.drop_database(f"{name}_large")
 

@@ -13,6 +13,7 @@ from bench.cycles import (
     ours,
     powertools,
 )
+from bench.door_suites import INGEST, JOBS
 from bench.load import CALLERS
 from bench.plan import Bench, Chart, Column, Contender, Figure, Goal, Server, Suite
 
@@ -373,6 +374,6 @@ SUITES = {
     suite.name: suite
     for suite in (
         CYCLE_SQLITE, CYCLE_POSTGRES, CYCLE_REDIS, DUPLICATES, LOCK_CONTENDED, LOCK_UNCONTENDED,
-        RATELIMIT, GROWTH, DRIVERS,
+        RATELIMIT, GROWTH, DRIVERS, JOBS, INGEST,
     )
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""Durable ingest of signed webhooks over HTTP: the servers, and the load that they are put under."""
+"""Durable ingest of signed webhooks over HTTP: the servers, and the load on them."""

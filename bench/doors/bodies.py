@@ -18,17 +18,18 @@ EVENT = "push"
 LENGTH = 8192
 REPOSITORIES = 256
 
-_WORDS = (
-    "queue worker lease retry parse header fix flaky test bump the cache when a build fails and "
-    "clean up after merge add docs for release notes handle empty config rename module drop old "
-    "support timeout race in client reconnect under load index migration"
-).split()
-_LINKS = (
-    "forks keys collaborators teams hooks issue_events events assignees branches tags blobs "
-    "git_tags git_refs trees statuses languages stargazers contributors subscribers subscription "
-    "commits git_commits comments issue_comment contents compare merges archive downloads issues "
-    "pulls milestones notifications labels releases deployments"
-).split()
+_PROSE = """
+queue worker lease retry parse header fix flaky test bump the cache when a build fails and
+clean up after merge add docs for release notes handle empty config rename module drop old
+support timeout race in client reconnect under load index migration
+"""
+_PARTS = """
+forks keys collaborators teams hooks issue_events events assignees branches tags blobs
+git_tags git_refs trees statuses languages stargazers contributors subscribers subscription
+commits git_commits comments issue_comment contents compare merges archive downloads issues
+pulls milestones notifications labels releases deployments
+"""
+_WORDS, _LINKS = _PROSE.split(), _PARTS.split()
 
 
 class Body(NamedTuple):

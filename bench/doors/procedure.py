@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -18,7 +15,7 @@ from bench.doors.load import Outcome, Requests, drive
 from bench.doors.stores import COUNT, STORE_VARIABLE
 from bench.load import CALLERS, percentile
 from bench.plan import Bench, Metrics
-from bench.queues.procedure import cpu_seconds, end, resident_mb
+from bench.processes import Started, memory_folder, started
 from bench.raw_sqlite import new_file
 from tests.servers import free_port, psql
 from towline.store.sqlite_library import sqlite3
@@ -104,23 +101,20 @@ async def _measured(bench: Bench, opening: Opening) -> Metrics:
     warm_up, seconds = bench.seconds(_WARM_UP_SECONDS), bench.seconds(_MEASURED_SECONDS)
     ids = delivery_ids(int((warm_up + seconds) * _FASTEST))
     requests = Requests(door.path, bodies(), ids)
-    log = bench.folder / "server.log"
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            door.command, env=os.environ | door.variables, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    try:
-        await _until_listening(port, started, log)
-        server, client = psutil.Process(started.pid), psutil.Process()
+    client = psutil.Process()
+    with (
+        memory_folder(bench) as folder,
+        started(door.command, door.variables, folder / "server.log") as server,
+    ):
+        await _until_listening(port, server)
         first = await drive(port, requests, CALLERS, warm_up)
-        used, own = cpu_seconds(server), sum(client.cpu_times()[:2])
+        used, own = server.cpu_seconds(), sum(client.cpu_times()[:2])
         outcome = await drive(port, requests, CALLERS, seconds)
-        used, own = cpu_seconds(server) - used, sum(client.cpu_times()[:2]) - own
-        resident = resident_mb(server)
-    finally:
-        end(started)
-    _check(door, first, outcome, log)
+        used, own = server.cpu_seconds() - used, sum(client.cpu_times()[:2]) - own
+        resident = server.resident_mb()
+        for part in (first, outcome):
+            if part.accepted != sum(part.statuses.values()):
+                raise SystemExit(f"answers were {dict(part.statuses)}\n{server.last_words()}")
     return _metrics(outcome) | {
         "server.cpu_us": used / outcome.accepted * 1e6,
         "client.cpu_us": own / outcome.accepted * 1e6,
@@ -137,26 +131,18 @@ def _metrics(outcome: Outcome) -> Metrics:
     }
 
 
-async def _until_listening(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+async def _until_listening(port: int, server: Started) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(log.read_text(errors="replace")[-2000:]) from None
+            if not server.running or time.monotonic() > deadline:
+                raise SystemExit(server.last_words()) from None
             await asyncio.sleep(0.05)
         else:
             writer.close()
             return
-
-
-def _check(door: Door, first: Outcome, outcome: Outcome, log: Path) -> None:
-    """Every answer was a 2xx."""
-    for part in (first, outcome):
-        if part.accepted != sum(part.statuses.values()):
-            said = log.read_text(errors="replace")[-1500:]
-            raise SystemExit(f"{door.path} answered {dict(part.statuses)}\n{said}")
 
 
 def _kept(door: Door, accepted: int) -> Metrics:

@@ -22,9 +22,7 @@ STORE_VARIABLE = "BENCH_STORE"
 _LONGEST_BURST = 90.0
 
 
-def blocking(
-    send: Callable[[int], object], worker: list[str], variables: dict[str, str]
-) -> Queue:
+def blocking(send: Callable[[int], object], worker: list[str], variables: dict[str, str]) -> Queue:
     async def send_one(number: int) -> None:
         send(number)
 

@@ -11,23 +11,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import random
-import shutil
-import signal
-import subprocess
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from bench.load import CALLERS, percentile
 from bench.plan import Bench, Metrics
+from bench.processes import memory_folder, started
 from bench.queues.marks import FILE_VARIABLE, Marks
 
 SHORTEST_GAP, LONGEST_GAP = 0.03, 0.28
@@ -73,7 +66,7 @@ def jobs(opening: Opening, count: int) -> Callable[[Bench], Awaitable[Metrics]]:
     """Measure the queue with bursts of so many jobs."""
 
     async def run(bench: Bench) -> Metrics:
-        with _memory_folder(bench) as folder:
+        with memory_folder(bench) as folder:
             marks = Marks(folder / "marks")
             async with opening(bench) as queue:
                 return await _Measurement(queue, marks, folder).run(bench.count(count), bench.quick)
@@ -94,19 +87,20 @@ class _Measurement:
         began = time.monotonic()
         await queue.send_all(self._take(count), CALLERS)
         metrics: Metrics = {"enqueue.jobs": count / (time.monotonic() - began)}
-        async with self._working() as worker:
-            await self._until_done()
+        variables = queue.variables | {FILE_VARIABLE: str(self._marks.path)}
+        with started(queue.worker, variables, self._log) as worker:
+            await self._until_done(self._next)
             metrics["drain.jobs"] = self._drained()
             await asyncio.sleep(_SETTLING_SECONDS)
             metrics |= await self._idle(_IDLE_JOBS // 2 if quick else _IDLE_JOBS)
             await queue.send_all(self._take(_WARM_UP), CALLERS)
-            await self._until_done()
-            used = cpu_seconds(worker)
+            await self._until_done(self._next)
+            used = worker.cpu_seconds()
             metrics["burst.jobs"] = await self._burst(count, CALLERS)
-            metrics["burst.cpu_us"] = (cpu_seconds(worker) - used) / count * 1e6
+            metrics["burst.cpu_us"] = (worker.cpu_seconds() - used) / count * 1e6
             metrics["lone.jobs"] = await self._burst(max(1, count // _LONE_SHARE), 1)
             metrics["best.jobs"] = max(metrics["burst.jobs"], metrics["lone.jobs"])
-            metrics["worker.rss_mb"] = resident_mb(worker)
+            metrics["worker.rss_mb"] = worker.resident_mb()
         ran = [mark.number for mark in self._marks.since(0)]
         assert sorted(ran) == list(range(self._next)), "a job ran twice, or never"
         return metrics
@@ -115,13 +109,15 @@ class _Measurement:
         first, self._next = self._next, self._next + count
         return list(range(first, self._next))
 
-    async def _until_done(self) -> None:
+    async def _until_done(self, count: int) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while self._marks.count() < self._next:
+        while self._marks.count() < count:
             if time.monotonic() > deadline:
-                told = self._log.read_text(errors="replace")[-2000:]
-                raise TimeoutError(f"{self._marks.count()} of {self._next} jobs ran\n{told}")
+                raise SystemExit(f"{self._marks.count()} of {count} jobs ran\n{self._told()}")
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _told(self) -> str:
+        return self._log.read_text(errors="replace")[-2000:]
 
     def _drained(self) -> float:
         times = sorted(mark.at for mark in self._marks.since(0))
@@ -134,8 +130,7 @@ class _Measurement:
             await asyncio.sleep(random.uniform(SHORTEST_GAP, LONGEST_GAP))
             before, began = self._marks.count(), time.monotonic()
             await self._queue.send(number)
-            while self._marks.count() == before:
-                await asyncio.sleep(_LOOK_SECONDS)
+            await self._until_done(before + 1)
             waits.append(self._marks.since(before)[0].at - began)
         return {
             "idle.p50_ms": percentile(waits, 0.5) * 1e3,
@@ -145,54 +140,5 @@ class _Measurement:
     async def _burst(self, count: int, callers: int) -> float:
         before, began = self._marks.count(), time.monotonic()
         await self._queue.send_all(self._take(count), callers)
-        await self._until_done()
+        await self._until_done(self._next)
         return count / (max(mark.at for mark in self._marks.since(before)) - began)
-
-    @contextlib.asynccontextmanager
-    async def _working(self) -> AsyncIterator[psutil.Process]:
-        variables = os.environ | self._queue.variables | {FILE_VARIABLE: str(self._marks.path)}
-        with self._log.open("wb") as log:
-            worker = subprocess.Popen(
-                self._queue.worker, env=variables, stdout=log, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-        try:
-            yield psutil.Process(worker.pid)
-        finally:
-            end(worker)
-
-
-def end(process: subprocess.Popen[bytes], patience: float = 15.0) -> None:
-    """End a process that was started in a session of its own, with all its children."""
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(patience)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(patience)
-
-
-def tree(process: psutil.Process) -> list[psutil.Process]:
-    return [process, *process.children(recursive=True)]
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    return float(sum(sum(one.cpu_times()[:2]) for one in tree(process)))
-
-
-def resident_mb(process: psutil.Process) -> float:
-    """All processes of the tree; pages that they share are counted for each."""
-    return float(sum(one.memory_info().rss for one in tree(process)) / 2**20)
-
-
-@contextmanager
-def _memory_folder(bench: Bench) -> Iterator[Path]:
-    """Marks and logs must not share a disk with what is measured: syncing it would sync them."""
-    memory = Path("/dev/shm")
-    parent = memory if os.access(memory, os.W_OK) else bench.folder
-    folder = Path(tempfile.mkdtemp(prefix="towline-bench-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -229,6 +229,16 @@ def _check(settings: Settings) -> None:
         if name in REDELIVERY_SECONDS and (sender.secrets or sender.allow_unsigned)
     ]
     check_horizons(heard, settings.ingest.keep_seconds, "ingest.keep_seconds")
+    kept, worker = settings.idempotency, settings.worker
+    for name, seconds, least in (
+        ("worker.keep_done_seconds", worker.keep_done_seconds, kept.ttl_sec),
+        ("worker.keep_dead_seconds", worker.keep_dead_seconds, kept.failed_ttl_sec),
+    ):
+        if seconds < least:
+            raise Rejected(
+                f"{name} of {seconds:g} s is shorter than the {least:g} s for which a request "
+                "answers for its key: a repeated one would act twice"
+            )
     if settings.state_backend == "redis" and not settings.redis_url:
         raise Rejected("state_backend = redis needs redis_url (TOWLINE_REDIS_URL)")
     if settings.engine == "celery" and not settings.redis_url:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towline import payload_hash
+from towline.core.ids import ordered_uuid
 from towline.core.submission import (
     Keep,
     Load,
@@ -17,7 +18,6 @@ from towline.core.submission import (
     Standing,
     cached_result,
     decide,
-    ordered_uuid,
     pressure,
     read_submission,
     shown,
@@ -164,6 +164,7 @@ def test_a_large_result_leaves_a_tombstone() -> None:
 def test_only_a_prefix_is_shown() -> None:
     """Eight characters of a key or a hash may be logged."""
     assert shown("0123456789") == "01234567"
+    assert shown("01234567") == "0123"
 
 
 @given(st.integers(0, 2**57), st.binary(min_size=8), st.binary(min_size=8))

@@ -23,6 +23,7 @@ def settings(**given: Any) -> Settings:
     [
         ({"github": {"webhook_secrets": ["s"]}, "ingest": {"keep_seconds": 3600}}, "github"),
         ({"gitlab": {"allow_unsigned": True}, "ingest": {"keep_seconds": 259_200}}, "gitlab"),
+        ({"worker": {"keep_done_seconds": 3600}}, "worker.keep_done_seconds"),
         ({"state_backend": "redis"}, "redis_url"),
         ({"engine": "celery"}, "redis_url"),
         ({"schedules": {"nightly": {"cron": "99 * * * *"}}}, "nightly"),

@@ -244,7 +244,9 @@ async def front_door(
 @contextlib.asynccontextmanager
 async def served(app: Any) -> AsyncIterator[tuple[int, httpx2.AsyncClient]]:
     """As `towline serve` serves, with a log that a test can read."""
-    listener = socket.create_server((LOOPBACK, 0))
+    # asyncio turns Nagle's delay off only where the socket names its protocol.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind((LOOPBACK, 0))
     port: int = listener.getsockname()[1]
     server = Server(
         uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
-from uuid import UUID
 
 import orjson
 
@@ -174,12 +173,5 @@ def pressure(load: Load, limits: LoadLimits) -> Pressure:
 
 
 def shown(text: str) -> str:
-    """What of a key or a hash may be logged."""
-    return text[:SHOWN_CHARACTERS]
-
-
-def ordered_uuid(now_us: int, dice: bytes) -> UUID:
-    """A UUID of version 7, to the microsecond: later ones sort later. `dice` are random bytes."""
-    milliseconds, rest = divmod(now_us, 1000)
-    time = (milliseconds & (2**48 - 1)) << 16 | 7 << 12 | rest * 4096 // 1000
-    return UUID(int=time << 64 | 2 << 62 | int.from_bytes(dice[:8], "big") & (2**62 - 1))
+    """What of a key or a hash may be logged; never all of it."""
+    return text[: SHOWN_CHARACTERS if len(text) > SHOWN_CHARACTERS else len(text) // 2]

@@ -36,7 +36,8 @@ try:
     import redis  # noqa: F401  # kombu finds out only when it connects
     from celery import Celery
     from celery.app.amqp import AMQP
-    from kombu import Connection, Queue
+    from kombu.connection import Connection
+    from kombu.entity import Queue
 except ImportError as missing:
     raise MissingExtra("engine = celery needs Celery: pip install 'towline[celery]'") from missing
 
@@ -55,12 +56,12 @@ PUBLISHED = Counter("towline_broker_messages", "Job ids that were handed to the 
 DROPPED = Counter("towline_broker_messages_dropped", "Job ids that were left to the sweeper")
 
 
-class _PromptConnection(Connection):  # type: ignore[misc]
+class _PromptConnection(Connection):
     """Looks for a Redis that went away every other second at least; kombu waits up to thirty."""
 
     def ensure_connection(self, *args: Any, **given: Any) -> Any:
         pace = {"interval_start": 0.2, "interval_step": 0.4, "interval_max": 2.0}
-        return super().ensure_connection(*args, **pace | given)
+        return super().ensure_connection(*args, **pace | given)  # type: ignore[no-untyped-call]
 
 
 class _PromptAmqp(AMQP):  # type: ignore[misc]
@@ -70,6 +71,7 @@ class _PromptAmqp(AMQP):  # type: ignore[misc]
 def celery_app(redis_url: str, timeout: float = TIMEOUT_SECONDS) -> Any:
     """A Celery application with one queue, no results, and a deadline on every socket."""
     app = Celery("towline", amqp=_PromptAmqp, set_as_current=False)
+    queue = Queue(QUEUE, routing_key=QUEUE, no_ack=True)  # type: ignore[no-untyped-call]
     app.conf.update(
         broker_url=_broker_url(redis_url),
         broker_use_ssl=_tls(redis_url),
@@ -77,7 +79,7 @@ def celery_app(redis_url: str, timeout: float = TIMEOUT_SECONDS) -> Any:
         broker_connection_timeout=timeout,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        task_queues=[Queue(QUEUE, routing_key=QUEUE, no_ack=True)],
+        task_queues=[queue],
         task_default_queue=QUEUE,
         task_ignore_result=True,
         accept_content=["json"],
@@ -253,12 +255,11 @@ class _Wire:
 def _publish_one(producer: Any, job_id: str) -> None:
     """In Celery's own form, to the queue itself: there is no exchange to be looked up."""
     no_more = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    headers = {"lang": "py", "task": TASK, "id": job_id, "root_id": job_id}
-    headers |= {"parent_id": None, "group": None}
+    names = {"lang": "py", "task": TASK, "id": job_id, "root_id": job_id}
     producer.publish(
         [[job_id], {}, no_more],
         routing_key=QUEUE,
         serializer="json",
-        headers=headers,
+        headers={**names, "parent_id": None, "group": None},
         correlation_id=job_id,
     )

@@ -52,7 +52,7 @@ class CeleryWorker:
         self._running: set[asyncio.Task[None]] = set()
         self._unbegun: list[str] = []
         self._stopping = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(
             target=self._consume, args=(redis_url,), name="towline-celery", daemon=True
         )
@@ -60,7 +60,6 @@ class CeleryWorker:
 
     async def run(self) -> None:
         """Work until `stop`."""
-        self._loop = asyncio.get_running_loop()
         self._thread.start()
         await self._ended.wait()
         if not self._stopping.is_set():
@@ -83,7 +82,6 @@ class CeleryWorker:
     # ------------------------------------------------------------------ Celery's thread
 
     def _consume(self, redis_url: str) -> None:
-        assert self._loop is not None
         try:
             app = celery_app(redis_url)
             app.task(name=TASK, Strategy=self._strategy)(self._take)
@@ -119,7 +117,6 @@ class CeleryWorker:
             if self._stopping.is_set():
                 self._unbegun.append(job_id)
                 return
-        assert self._loop is not None
         self._loop.call_soon_threadsafe(self._begin, job_id)
 
     # ------------------------------------------------------------------ the event loop

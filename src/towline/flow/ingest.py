@@ -19,6 +19,7 @@ import zstandard
 
 from towline.core import keys
 from towline.core.events import CommandGiven, Commented
+from towline.core.ids import job_id, ordered_uuid
 from towline.core.subjects import subject_of
 from towline.flow.ingest_metrics import count_delivery
 from towline.ports.clock import Clock
@@ -159,8 +160,7 @@ class Ingest:
 
 
 def new_job_id(clock: Clock) -> str:
-    """In the order of time, so that an index grows at its end."""
-    return f"job_{clock.now_us() // 1000:012x}{secrets.token_hex(8)}"
+    return job_id(ordered_uuid(clock.now_us(), secrets.token_bytes(8)))
 
 
 def storable(text: str) -> str:

@@ -11,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from towline.core.ids import job_id, ordered_uuid
 from towline.core.remote_work import BadDigest, Claim, Completion, Failure, Renewal, sealed
 from towline.core.retry import Backoff, Verdict, after_failure
 from towline.core.submission import (
@@ -19,7 +20,6 @@ from towline.core.submission import (
     Status,
     Submission,
     cached_result,
-    ordered_uuid,
     shown,
     status_of,
 )
@@ -116,7 +116,7 @@ class Submit:
     def _proposal(self, client: str, submission: Submission) -> Proposal:
         ids = ordered_uuid(self._clock.now_us(), secrets.token_bytes(8))
         job = NewJob(
-            f"job_{ids.hex}",
+            job_id(ids),
             f"{QUEUE_PREFIX}{submission.kind}",
             submission.kind,
             submission.params,

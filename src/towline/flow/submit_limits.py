@@ -11,36 +11,16 @@ processes share a store, it may be exceeded by a hundredth for each.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from towline.core.submission import Load, LoadLimits, Pressure, pressure
 from towline.flow.submit_metrics import EVICTIONS
 from towline.ports.clock import Clock
 from towline.ports.requests import RequestStore
+from towline.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE
 
 REMEMBERED_SECONDS: Final = 1.0
-
-
-class _Together:
-    """Whoever asks while a look is under way waits for that one and shares its fate."""
-
-    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
-        self._look = look
-        self._under_way: asyncio.Future[None] | None = None
-
-    async def __call__(self) -> None:
-        if self._under_way is None:
-            self._under_way = asyncio.ensure_future(self._look())
-            self._under_way.add_done_callback(self._ended)
-        await asyncio.shield(self._under_way)
-
-    def _ended(self, look: asyncio.Future[None]) -> None:
-        self._under_way = None
-        if not look.cancelled():
-            look.exception()  # else asyncio warns when every caller has left before the end
 
 
 class _Tally:
@@ -65,7 +45,7 @@ class MeshLoad:
         self.queued = _Tally()
         self.running = _Tally()
         self._known_until = float("-inf")
-        self._looking = _Together(self._look)
+        self._looking = SharedAttempt(self._look)
 
     async def refresh(self) -> None:
         if self._clock.monotonic() >= self._known_until:
@@ -97,7 +77,7 @@ class RequestRoom:
         self._stride = max(1, max_items // 100)
         self._left = 0
         self._full_until = float("-inf")
-        self._looking = _Together(self._look)
+        self._looking = SharedAttempt(self._look)
 
     def take(self) -> bool:
         """Whether one more may be stored, as far as is known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from towline.coordination.background import Background
 from towline.ports.records import RecordStore
-from towline.store.shared_attempt import SharedAttempt
+from towline.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE, IdempotencyMeter
 
 _WORTHWHILE = 100

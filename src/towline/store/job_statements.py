@@ -189,9 +189,12 @@ DEPTH = Statement(
     "depth",
     {"prefix": "text"},
     """
-    SELECT r.state, count(*) FROM b JOIN towline_jobs r
-    ON r.queue >= b.prefix AND r.queue < b.prefix || '~'
-    WHERE r.state IN ('queued', 'running') GROUP BY r.state
+    SELECT
+      (SELECT count(*) FROM towline_jobs r WHERE r.state = 'queued'
+         AND r.queue >= b.prefix AND r.queue < b.prefix || '~'),
+      (SELECT count(*) FROM towline_jobs r WHERE r.state = 'running'
+         AND r.queue >= b.prefix AND r.queue < b.prefix || '~')
+    FROM b
     """,
     writes=False,
 )

@@ -63,7 +63,9 @@ class SqlJobs:
         return self._single.submit((job_id, owner, lease_us, repo_limit))
 
     async def _fly_single(self, wishes: list[_Single]) -> list[Claimed | None]:
-        claimed = await self._database.transact(lambda: _claiming_those(wishes))
+        claimed, held = await self._database.transact(lambda: _claiming_those(wishes))
+        if held:
+            await self._recall(held, wishes[0][3])
         return [claimed.get(wish[0]) for wish in wishes]
 
     # ------------------------------------------------------------------ settlements
@@ -77,11 +79,8 @@ class SqlJobs:
             for s in settlements
         ]
         repos = [s.repo for s in settlements if s.repo is not None]
-        if repos:
-            settled, called = await self._database.transact(lambda: _settling(rows, repos))
-            self._ring(called)
-        else:
-            settled = await self._database.run(q.SETTLE, rows)
+        settled = await self._database.run(q.SETTLE, rows)
+        await self._call_back(repos)
         done = {row[0] for row in settled}
         missing = [s for s in settlements if s.id not in done]
         if missing:
@@ -104,16 +103,35 @@ class SqlJobs:
 
     async def release(self, held: Sequence[tuple[str, int]]) -> None:
         if held:
-            self._ring(await self._database.transact(lambda: _releasing(held)))
+            rows = await self._database.run(q.RELEASE, list(held))
+            await self._call_back(row[1] for row in rows)
 
     async def reap(self, most: int) -> list[Reaped]:
-        reaped, called = await self._database.transact(lambda: _reaping(most))
-        self._ring(called)
-        return reaped
+        rows = await self._database.transact(lambda: _reaping(most))
+        await self._call_back(row[3] for row in rows)
+        return [Reaped(row[0], row[1], row[2]) for row in rows]
 
-    def _ring(self, called_back: list[str]) -> None:
-        if called_back and self._bell is not None:
-            self._bell.ring(called_back)
+    # ------------------------------------------------------------------ slots
+
+    # Whoever frees a slot looks for waiting jobs after that is committed, and whoever makes a job
+    # wait looks for free slots after that is: so one of the two sees the other.
+
+    async def _call_back(self, repos: Iterable[str | None]) -> None:
+        """One job for each slot that has become free."""
+        free = Counter(repo for repo in repos if repo is not None)
+        called: list[str] = []
+        while free:
+            rows = await self._database.run(q.CALL_BACK, [(repo,) for repo in sorted(free)])
+            called += [row[0] for row in rows if row[1] == OWN_QUEUE]
+            free = Counter({repo: count - 1 for repo, count in free.items() if count > 1})
+        if called and self._bell is not None:
+            self._bell.ring(called)
+
+    async def _recall(self, repos: set[str], limit: int) -> None:
+        """Call back as many jobs as there are free slots after all."""
+        rows = await self._database.run(q.TAKEN_SLOTS, [(repo,) for repo in sorted(repos)])
+        taken = Counter(row[0] for row in rows)
+        await self._call_back(repo for repo in repos for _ in range(limit - taken[repo]))
 
     # ------------------------------------------------------------------ looking
 
@@ -123,8 +141,7 @@ class SqlJobs:
         return max(0, min(waits)) / 1e6 if waits else None
 
     async def depth(self, prefix: str) -> Depth:
-        counts = {row[0]: row[1] for row in await self._database.run(q.DEPTH, [(prefix,)])}
-        return Depth(counts.get("queued", 0), counts.get("running", 0))
+        return Depth._make((await self._database.run(q.DEPTH, [(prefix,)]))[0])
 
     async def read(self, job_id: str) -> JobRecord | None:
         rows = await self._database.run(q.READ, [(job_id,)])
@@ -168,11 +185,16 @@ def _claiming(wish: Wish) -> Script[list[Claimed]]:
     return claimed
 
 
-def _claiming_those(wishes: Sequence[_Single]) -> Script[dict[str, Claimed]]:
-    """All of a process, so owner, lease and limit are those of the first."""
+def _claiming_those(wishes: Sequence[_Single]) -> Script[tuple[dict[str, Claimed], set[str]]]:
+    """The jobs by their ids, and the repositories whose other jobs have to wait.
+
+    All are of a process, so owner, lease and limit are those of the first.
+    """
     due = yield q.DUE_ONE, [(wish[0],) for wish in wishes]
-    begun, _ = yield from _beginning(due, *wishes[0][1:]) if due else _nothing()
-    return {claimed.id: claimed for claimed in begun}
+    if not due:
+        return {}, set()
+    begun, held = yield from _beginning(due, *wishes[0][1:])
+    return {claimed.id: claimed for claimed in begun}, {row[1] for row in due if row[0] in held}
 
 
 def _beginning(
@@ -192,41 +214,12 @@ def _beginning(
     return claimed, allotment.held
 
 
-def _nothing() -> Script[tuple[list[Claimed], list[str]]]:
-    yield from ()
-    return [], []
-
-
-def _releasing(held: Sequence[tuple[str, int]]) -> Script[list[str]]:
-    rows = yield q.RELEASE, list(held)
-    return (yield from _calling_back(row[1] for row in rows))
-
-
-def _reaping(most: int) -> Script[tuple[list[Reaped], list[str]]]:
+def _reaping(most: int) -> Script[list[Row]]:
     expired = yield q.EXPIRED, [(most,)]
     if not expired:
-        return [], []
+        return []
     verdicts = []
     for job_id, token, attempts, max_attempts in expired:
         verdict = after_lost_lease(attempts, max_attempts)
         verdicts.append((job_id, token, "dead" if verdict.dead else "queued", verdict.reason))
-    rows = yield q.REAP, verdicts
-    called = yield from _calling_back(row[3] for row in rows)
-    return [Reaped(row[0], row[1], row[2]) for row in rows], called
-
-
-def _settling(rows: Sequence[Row], repos: Sequence[str]) -> Script[tuple[list[Row], list[str]]]:
-    settled = yield q.SETTLE, rows
-    called = yield from _calling_back(repos)
-    return settled, called
-
-
-def _calling_back(repos: Iterable[str | None]) -> Script[list[str]]:
-    """One job for each slot that has become free; those of our own queue are named."""
-    free = Counter(repo for repo in repos if repo is not None)
-    called: list[str] = []
-    while free:
-        rows = yield q.CALL_BACK, [(repo,) for repo in sorted(free)]
-        called += [row[0] for row in rows if row[1] == OWN_QUEUE]
-        free = Counter({repo: count - 1 for repo, count in free.items() if count > 1})
-    return called
+    return (yield q.REAP, verdicts)

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 from towline.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 from towline.ports.clock import Clock
+from towline.shared_attempt import SharedAttempt
 from towline.store.postgres_arrays import columns_of
 from towline.store.postgres_mailbox import PostgresMailbox
-from towline.store.shared_attempt import SharedAttempt
 from towline.store.sql import Row, Script, Statement, Step
 
 try:

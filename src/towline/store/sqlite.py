@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from towline.errors import Rejected, StoreFull, Unavailable
 from towline.ports.clock import Clock
-from towline.store.shared_attempt import SharedAttempt
+from towline.shared_attempt import SharedAttempt
 from towline.store.sql import Row, Script, Statement, Step, play
 from towline.store.sqlite_library import sqlite3, warn_if_affected
 from towline.store.sqlite_mailbox import SqliteMailbox

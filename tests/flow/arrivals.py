@@ -1,0 +1,70 @@
+"""An ingest over a real store, with what it told others, and workers' hands to run its jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tests.clocks import ManualClock
+from tests.sources.samples import OLD_SECRET, SECRET, github_headers
+from towline.core.throttle import rate_of
+from towline.flow.ingest import Ingest, Receipt, Sender
+from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
+from towline.sources import SOURCES
+from towline.store.inbox import SqlInbox
+from towline.store.jobs import SqlJobs
+from towline.store.sql import Database
+
+MINUTE_US = 60_000_000
+
+
+class Desk:
+    """Takes deliveries in; `rung` and `audited` are what others heard of it."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: ManualClock,
+        per_minute: int = 1000,
+        secrets: Sequence[str] | None = (SECRET, OLD_SECRET),
+    ) -> None:
+        self.inbox = SqlInbox(database, rate_of(per_minute, MINUTE_US))
+        self.jobs = SqlJobs(database)
+        self.rung: list[str] = []
+        self.audited: list[dict[str, Any]] = []
+        senders = {name: Sender(secrets) for name in SOURCES} if secrets else {}
+        self.ingest = Ingest(self.inbox, self, clock, self._audit, senders, max_attempts=3)
+
+    def ring(self, job_ids: Sequence[str] = ()) -> None:
+        self.rung.extend(job_ids)
+
+    def _audit(self, event: str, /, **fields: Any) -> None:
+        self.audited.append({"event": event, **fields})
+
+    async def github(self, event: str, payload: Any, guid: str) -> Receipt:
+        body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        headers = github_headers(body, event) | {"x-github-delivery": guid}
+        return await self.ingest.take_in("github", headers, body)
+
+    async def begin(self) -> list[Claimed]:
+        return await self.jobs.claim(Wish([OWN_QUEUE], "worker", 100, MINUTE_US, 100))
+
+    async def job_of(self, receipt: Receipt) -> JobRecord:
+        job = await self.jobs.read(receipt.job_id or "")
+        assert job is not None
+        return job
+
+
+def check(sha: str, name: str = "build") -> dict[str, Any]:
+    run = {"id": 1, "head_sha": sha, "name": name, "status": "completed", "conclusion": "failure"}
+    return {"action": "completed", "check_run": run, "repository": {"full_name": "acme/app"}}
+
+
+def comment(text: str, comment_id: int = 1) -> dict[str, Any]:
+    return {
+        "action": "created",
+        "issue": {"number": 7, "pull_request": {"url": "https://a.example"}},
+        "comment": {"id": comment_id, "body": text},
+        "repository": {"full_name": "acme/app"},
+    }
