@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 
 import uvicorn
@@ -33,5 +34,6 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn raises it once more when it has ended
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(int(sys.argv[1])))

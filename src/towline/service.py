@@ -98,6 +98,7 @@ class Service:
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
         self._hook_log = _hook_log(settings, self.clock)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
+        self._hooks = Hooks(self.ingest, _hook_limits(settings))
         self._worker: EmbeddedWorker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -134,7 +135,12 @@ class Service:
         """Begin to work, and to stand for election."""
         if self.settings.engine == "embedded":
             self._worker = EmbeddedWorker(
-                self.jobs, self.crew, self._own_bell, self.clock, self.settings.worker.concurrency
+                self.jobs,
+                self.crew,
+                self._own_bell,
+                self.clock,
+                self.settings.worker.concurrency,
+                at_the_door=lambda: self._hooks.active,
             )
             self._keep(self._worker.run())
         self._keep(self._upkeep().run())
@@ -166,15 +172,6 @@ class Service:
     def apps(self) -> tuple[App, App]:
         """The data plane and the control plane; one app for both where they share an address."""
         settings = self.settings
-        hooks = Hooks(
-            self.ingest,
-            HookLimits(
-                settings.ingest.max_body_bytes,
-                settings.ingest.max_concurrency,
-                settings.ingest.max_inflight_bytes,
-                settings.ingest.body_timeout_seconds,
-            ),
-        )
         mesh = Mesh(self.submit, self.keyring, max_body_bytes=settings.mesh.max_body_bytes)
         control = create_control_app(
             inbox=self.inbox,
@@ -188,7 +185,7 @@ class Service:
             beside=PATHS,
         )
         alone = settings.serve.control_port is not None
-        return Gateway(hooks, mesh, ProbesOnly(control) if alone else control), control
+        return Gateway(self._hooks, mesh, ProbesOnly(control) if alone else control), control
 
     async def ready(self) -> None:
         """Whether the database answers."""
@@ -243,6 +240,16 @@ def _check(settings: Settings) -> None:
         raise Rejected("state_backend = redis needs redis_url (TOWLINE_REDIS_URL)")
     if settings.engine == "celery" and not settings.redis_url:
         raise Rejected("engine = celery needs redis_url (TOWLINE_REDIS_URL)")
+
+
+def _hook_limits(settings: Settings) -> HookLimits:
+    ingest = settings.ingest
+    return HookLimits(
+        ingest.max_body_bytes,
+        ingest.max_concurrency,
+        ingest.max_inflight_bytes,
+        ingest.body_timeout_seconds,
+    )
 
 
 def _senders(settings: Settings) -> dict[str, Sender]:

@@ -68,7 +68,7 @@ async def main(settings: dict[str, Any]) -> None:
     database = database_for(settings["database_url"], clock)
     await database.connect()
     jobs = SqlJobs(database, bell)
-    async with asyncpg.create_pool(settings["database_url"], max_size=4) as pool:
+    async with asyncpg.create_pool(settings["database_url"], min_size=1, max_size=4) as pool:
         handlers = Handlers(pool)
         kinds = (handlers.effect, handlers.fails_at_first, handlers.hangs_at_first)
         lease = settings["lease_seconds"]

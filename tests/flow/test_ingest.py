@@ -118,7 +118,7 @@ async def test_a_person_goes_first(desk: Desk) -> None:
     await desk.github("check_run", check(SHA), "1")
     await desk.github("ping", PING, "2")
     ordered = await desk.github("issue_comment", comment("/rebuild"), "3")
-    assert [job.id for job in await desk.begin()][0] == ordered.job_id
+    assert (await desk.begin())[0].id == ordered.job_id
 
 
 async def test_waiting_deliveries_of_one_commit_share_a_job(desk: Desk) -> None:
@@ -197,8 +197,7 @@ async def test_each_delivery_is_counted_and_logged(
     before = counted("towline_deliveries_total", status="accepted")
     ignored = counted("towline_webhook_deduped_total")
     caplog.set_level(logging.INFO, "towline.ingest")
-    for _ in range(2):
-        receipt = await desk.github("check_run", check(SHA), "guid")
+    receipt, _ = [await desk.github("check_run", check(SHA), "guid") for _ in range(2)]
     assert counted("towline_deliveries_total", status="accepted") == before + 1
     assert counted("towline_webhook_deduped_total") == ignored + 1
     lines = [record for record in caplog.records if record.name == "towline.ingest"]

@@ -100,8 +100,8 @@ def push(repo: str = "acme/app", commit: str | None = None) -> Knock:
 
 
 def check(sha: str, conclusion: str = "failure", repo: str = "acme/app") -> Knock:
-    run = {"head_sha": sha, "name": "build", "status": "completed", "conclusion": conclusion}
-    run |= {"id": next(_numbers)}
+    run: dict[str, Any] = {"id": next(_numbers), "head_sha": sha, "name": "build"}
+    run |= {"status": "completed", "conclusion": conclusion}
     about = {"action": "completed", "check_run": run, "repository": {"full_name": repo}}
     return github("check_run", about)
 

@@ -93,7 +93,7 @@ members = st.sampled_from(
         *("team_id", "event_id", "trigger_id", "challenge", "webhookEvent", "check_run", "number"),
     ]
 )
-SOUND = {
+SOUND: dict[str, dict[str, Any]] = {
     "ci": {"repo": "o/n", "run_id": 1, "status": "failed", "provider": "p", "head_sha": "a" * 40},
     "jenkins": {"name": "job", "build": {"number": 1, "phase": "COMPLETED", "status": "FAILURE"}},
     "scheduler": {"schedule_id": "a", "execution_time": "2024-01-01T00:00:00Z"},

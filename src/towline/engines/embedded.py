@@ -2,13 +2,16 @@
 
 The bell wakes this process at once. Others that share the store are told only while this one has
 its hands full; several rings share one message.
+
+The door goes first: while many requests are under way in this process, its workers take little,
+so that a storm is taken in before it is worked on. Processes without a door work on meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from towline.errors import Transient
@@ -22,6 +25,9 @@ _POLL_SECONDS = 2.0
 _AFTER_TROUBLE_SECONDS = 0.5
 _MOST_PER_CLAIM = 100
 _MOST_UNSETTLED = 1_000
+_A_CROWD_AT_THE_DOOR = 8
+_MOST_BESIDE_A_CROWD = 8
+_PAUSE_FOR_A_CROWD_SECONDS = 0.02
 _log = logging.getLogger("towline.work")
 
 
@@ -63,8 +69,16 @@ class EmbeddedWorker:
     """Claims what is due, as much as it has hands for, and runs it."""
 
     def __init__(
-        self, jobs: JobStore, crew: Crew, bell: ShoutingBell, clock: Clock, concurrency: int
+        self,
+        jobs: JobStore,
+        crew: Crew,
+        bell: ShoutingBell,
+        clock: Clock,
+        concurrency: int,
+        at_the_door: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`at_the_door` tells how many requests this process has under way."""
+        self._at_the_door = at_the_door
         self._jobs = jobs
         self._crew = crew
         self._bell = bell
@@ -83,6 +97,9 @@ class EmbeddedWorker:
             while not self._stopping:
                 heard.clear()
                 room = self._room()
+                if self._at_the_door() >= _A_CROWD_AT_THE_DOOR:
+                    await asyncio.sleep(_PAUSE_FOR_A_CROWD_SECONDS)
+                    room = min(room, _MOST_BESIDE_A_CROWD)
                 if room <= 0:
                     await self._wait_for_a_hand()
                 elif await self._claim(room) < room:

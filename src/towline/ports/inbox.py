@@ -55,7 +55,7 @@ class Inbox(Protocol):
         """Store the delivery and queue its job, in one transaction, unless it is there already."""
         ...
 
-    async def of_job(self, job_id: str) -> list[Stored]:
+    def of_job(self, job_id: str) -> Awaitable[list[Stored]]:
         """The deliveries that a job acts on, in the order of their arrival."""
         ...
 

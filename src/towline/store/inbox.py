@@ -128,6 +128,9 @@ class SqlInbox:
         self._takes: Coalescer[Arrival, Taken] = Coalescer(
             self._fly, key=itemgetter(0), seats=database.seats, lanes=database.lanes
         )
+        self._lookups: Coalescer[str, list[Stored]] = Coalescer(
+            self._fly_lookups, seats=database.seats, lanes=database.lanes
+        )
 
     def take(self, arrival: Arrival) -> Awaitable[Taken]:
         return self._takes.submit(arrival)
@@ -136,8 +139,15 @@ class SqlInbox:
         taken = await self._database.transact(lambda: _taking(arrivals, self._rate))
         return [taken[arrival.key] for arrival in arrivals]
 
-    async def of_job(self, job_id: str) -> list[Stored]:
-        return [Stored._make(row) for row in await self._database.run(OF_JOB, [(job_id,)])]
+    def of_job(self, job_id: str) -> Awaitable[list[Stored]]:
+        return self._lookups.submit(job_id)
+
+    async def _fly_lookups(self, job_ids: list[str]) -> list[list[Stored]]:
+        found: dict[str, list[Stored]] = {job_id: [] for job_id in job_ids}
+        for row in await self._database.run(OF_JOB, [(job_id,) for job_id in found]):
+            stored = Stored._make(row)
+            found[stored.job_id].append(stored)
+        return [found[job_id] for job_id in job_ids]
 
     async def find(self, delivery_id: str) -> list[Stored]:
         return [Stored._make(row) for row in await self._database.run(FIND, [(delivery_id,)])]

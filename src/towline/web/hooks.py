@@ -47,7 +47,8 @@ class Hooks:
     def __init__(self, ingest: Ingest, limits: HookLimits) -> None:
         self._ingest = ingest
         self._limits = limits
-        self._active = 0
+        self.active = 0
+        """Deliveries under way."""
         self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,13 +64,13 @@ class Hooks:
     async def _admit(
         self, source: str, provider: str | None, scope: Scope, receive: Receive
     ) -> list[Message]:
-        if self._active >= self._limits.max_concurrency:
+        if self.active >= self._limits.max_concurrency:
             raise _busy("too many deliveries at once")
-        self._active += 1
+        self.active += 1
         try:
             return await self._take_in(source, provider, scope, receive)
         finally:
-            self._active -= 1
+            self.active -= 1
 
     async def _take_in(
         self, source: str, provider: str | None, scope: Scope, receive: Receive
