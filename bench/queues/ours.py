@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bench.plan import Bench
-from bench.queues.procedure import Opening, Queue
+from bench.queues.procedure import Opening, Queue, Send
 from towline.engines.embedded import ShoutingBell
 from towline.flow.ingest import new_job_id
-from towline.ports.jobs import OWN_QUEUE, NewJob
+from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
 from towline.store.clock import SystemClock
 from towline.store.jobs import SqlJobs
 from towline.wiring import database_for
 
 KIND = "noop"
+WORKER = [sys.executable, "-m", "bench.queues.towline_worker"]
 
 
 def embedded(url_of: Callable[[Bench], str]) -> Opening:
@@ -23,17 +24,40 @@ def embedded(url_of: Callable[[Bench], str]) -> Opening:
 
     @asynccontextmanager
     async def opening(bench: Bench) -> AsyncIterator[Queue]:
-        url, clock = url_of(bench), SystemClock()
-        database = database_for(url, clock)
+        url = url_of(bench)
+        database = database_for(url, SystemClock())
         await database.connect()
-        store, bell = SqlJobs(database), ShoutingBell(database.mailbox)
-
-        async def send(number: int) -> None:
-            job_id = new_job_id(clock)
-            await store.enqueue(NewJob(job_id, OWN_QUEUE, KIND, str(number)))
-            bell.ring((job_id,))
-
-        yield Queue(send, [sys.executable, "-m", "bench.queues.towline_worker", url])
+        send = _sending(SqlJobs(database), ShoutingBell(database.mailbox))
+        yield Queue(send, WORKER, {"TOWLINE_DATABASE_URL": url})
         await database.aclose()
 
     return opening
+
+
+@asynccontextmanager
+async def through_celery(bench: Bench) -> AsyncIterator[Queue]:
+    """The same jobs on PostgreSQL, of which a worker hears through Celery and Redis."""
+    from towline.engines.celery import CeleryBell
+
+    database = database_for(bench.postgres, SystemClock())
+    await database.connect()
+    bell = CeleryBell(bench.redis)
+    variables = {
+        "TOWLINE_DATABASE_URL": bench.postgres,
+        "TOWLINE_REDIS_URL": bench.redis,
+        "TOWLINE_ENGINE": "celery",
+    }
+    yield Queue(_sending(SqlJobs(database), bell), WORKER, variables)
+    bell.close()
+    await database.aclose()
+
+
+def _sending(store: SqlJobs, bell: Bell) -> Send:
+    clock = SystemClock()
+
+    async def send(number: int) -> None:
+        job_id = new_job_id(clock)
+        await store.enqueue(NewJob(job_id, OWN_QUEUE, KIND, str(number)))
+        bell.ring((job_id,))
+
+    return send

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 import redis
@@ -13,7 +13,10 @@ import redis
 from tests.engines.celery_world import World, alongside, some, world
 from tests.servers import RedisServer
 from towline.engines.celery import QUEUE, TASK, CeleryBell, celery_app
-from towline.ports.jobs import NewJob
+from towline.errors import Transient
+from towline.ports.jobs import NewJob, Settlement
+from towline.store.jobs import SqlJobs
+from towline.wiring import database_for
 
 EFFECTS = "SELECT count(*) FROM effects"
 STARTS = "SELECT count(*) FROM starts"
@@ -35,7 +38,7 @@ async def here(postgres_url: str, own_redis: RedisServer) -> AsyncIterator[World
 
 def in_queue(server: RedisServer) -> int:
     with redis.Redis(port=server.port, socket_timeout=5) as client:
-        return int(client.llen(QUEUE))  # type: ignore[arg-type]
+        return int(client.llen(QUEUE))
 
 
 async def until_in_queue(server: RedisServer, wanted: int, patience: float = 10.0) -> None:
@@ -81,6 +84,7 @@ async def test_a_redis_that_is_killed_and_loses_everything(
 ) -> None:
     """In mid-flight, with workers alive: all jobs end, each begun once and with one effect."""
     jobs = some(500, params="0.02")
+    here.jobs.patience_us = 1_000_000
     here.start_worker()
     here.start_worker()
     async with alongside(here.keep_house):
@@ -209,7 +213,7 @@ async def test_strange_messages_do_no_harm(here: World, own_redis: RedisServer) 
 
 async def test_a_silent_redis_holds_nobody_up(own_redis: RedisServer) -> None:
     """Ringing takes no time, closing keeps its deadline, and what waited arrives afterwards."""
-    bell, closed = CeleryBell(own_redis.url, timeout=1.0), CeleryBell(own_redis.url)
+    bell, closed = CeleryBell(own_redis.url, timeout=1.0), CeleryBell(own_redis.url, timeout=10.0)
     bell.ring(["job_first"])
     await until_in_queue(own_redis, 1)
     own_redis.pause()
@@ -232,20 +236,26 @@ async def test_a_silent_redis_holds_nobody_up(own_redis: RedisServer) -> None:
     bell.close()
 
 
-async def test_nothing_grows_without_limit(own_redis: RedisServer) -> None:
-    """Neither the buffer while Redis is away nor the queue while nobody takes from it."""
-    bell = CeleryBell(own_redis.url, most_buffered=50, most_in_queue=20)
+async def test_nothing_grows_without_limit(
+    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the buffer while Redis is away, nor the log, nor a queue that nobody takes from."""
+    bell = CeleryBell(own_redis.url, most_buffered=50)
     own_redis.kill()
-    bell.ring([f"job_{number}" for number in range(1_000)])
-    bell.ring(["job_0"] * 1_000)
+    bell.ring([f"job_{number}" for number in range(30)] * 2)
+    bell.ring([f"more_{number}" for number in range(1_000)])
+    await asyncio.sleep(1.0)
     assert bell.room == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     own_redis.start()
-    await until_in_queue(own_redis, 20)
-    for _ in range(5):
-        bell.ring([f"late_{number}" for number in range(100)])
-        await asyncio.sleep(0.02)
+    await until_in_queue(own_redis, 50)
     bell.close()
-    assert in_queue(own_redis) == 20
+    limited = CeleryBell(own_redis.url, most_in_queue=60)
+    for number in range(5):
+        limited.ring([f"late_{number}_{place}" for place in range(100)])
+        await asyncio.sleep(0.02)
+    limited.close()
+    assert in_queue(own_redis) == 60
 
 
 async def test_closing_says_what_is_left_to_say(own_redis: RedisServer) -> None:
@@ -255,3 +265,50 @@ async def test_closing_says_what_is_left_to_say(own_redis: RedisServer) -> None:
     bell.close()
     bell.ring(["job_late"])
     assert in_queue(own_redis) == 2_000
+
+
+async def test_a_waiting_job_is_never_forgotten_in_a_race_for_its_slot(postgres_url: str) -> None:
+    """Slots become free while jobs are made to wait: with no sweeper, all of them end."""
+    told = Told()
+    database = database_for(postgres_url)
+    await database.connect()
+    stores = [SqlJobs(database, told) for _ in range(3)]
+    jobs = some(400, repo="acme/app")
+    await asyncio.gather(*(stores[0].enqueue(job) for job in jobs))
+    told.ring([job.id for job in jobs])
+    left = {job.id for job in jobs}
+
+    async def take_and_end(store: SqlJobs) -> None:
+        while left:
+            job_id = await told.next()
+            try:
+                claimed = await store.claim_one(job_id, "worker", 60_000_000, 2)
+            except Transient:  # another store took the slot in the same moment
+                told.ring([job_id])
+                continue
+            if claimed is not None:
+                left.discard(job_id)
+                await store.settle(Settlement(job_id, claimed.token, "done", claimed.repo))
+
+    workers = [asyncio.ensure_future(take_and_end(stores[turn % 3])) for turn in range(24)]
+    done, waiting = await asyncio.wait(workers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+    for worker in waiting:
+        worker.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*done)
+    await database.aclose()
+    assert not left, "they wait for ever"
+
+
+class Told:
+    """A bell whose ids are taken one by one."""
+
+    def __init__(self) -> None:
+        self._ids: asyncio.Queue[str] = asyncio.Queue()
+
+    def ring(self, job_ids: Sequence[str] = ()) -> None:
+        for job_id in job_ids:
+            self._ids.put_nowait(job_id)
+
+    async def next(self) -> str:
+        return await self._ids.get()

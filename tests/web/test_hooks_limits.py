@@ -97,7 +97,9 @@ async def test_a_slow_body_is_not_waited_for(sqlite_url: str, sent: int) -> None
         async with door.wire() as wire:
             began = time.monotonic()
             await wire.send(head_of(knock) + knock.body[:sent])
-            assert is_raw_problem(await wire.reply(), 408, "too_slow")
+            reply = await wire.reply()
+            assert is_raw_problem(reply, 408, "too_slow")
+            assert reply.headers["connection"] == "close"
             assert SOON * 0.9 < time.monotonic() - began < SOON + 5
             assert await wire.hung_up()
         assert await door.inbox() == []

@@ -26,7 +26,7 @@ from towline.flow.work_metrics import SKIPPED
 from towline.ports.clock import Clock
 from towline.ports.jobs import Bell, Claimed, JobStore
 
-_CLAIM_PAUSES = (0.1, 0.3, 1.0, 3.0, 5.0)
+_CLAIM_PAUSES = (0.01, 0.03, 0.1, 0.5, 1.0, 3.0, 5.0)
 _GLANCE_SECONDS = 0.2
 _LAST_SECONDS = 5.0
 _log = logging.getLogger("towline.work")
@@ -145,8 +145,10 @@ class CeleryWorker:
             await self._crew.run(job, sent_at)
 
     async def _claim(self, job_id: str) -> tuple[Claimed | None, float]:
-        """The job, and when it was asked for. None as well if the store stays away for long:
-        the sweeper will tell of it again."""
+        """The job, and when it was asked for.
+
+        None as well if the store stays away for long: the sweeper will tell of it again.
+        """
         rules = self._crew.rules
         sent_at = 0.0
         for pause in _CLAIM_PAUSES:
@@ -157,8 +159,9 @@ class CeleryWorker:
                 )
                 return job, sent_at
             except Transient as trouble:
-                _log.warning("claim_failed error=%s", trouble)
+                refusal = trouble
             if self._stopping.is_set():
                 break
             await asyncio.sleep(pause)
+        _log.warning("claim_failed error=%s", refusal, extra={"job_id": job_id})
         return None, sent_at
