@@ -20,8 +20,8 @@ from bench.raw_sqlite import new_file
 from tests.servers import free_port, psql
 from towline.store.sqlite_library import sqlite3
 
-_WARM_UP_SECONDS = 1.0
-_MEASURED_SECONDS = 4.0
+_WARM_UP_SECONDS = 0.8
+_MEASURED_SECONDS = 3.0
 _FASTEST = 20_000
 _START_SECONDS = 20.0
 _OURS_COUNT = "SELECT count(*) FROM towline_deliveries"

@@ -24,8 +24,8 @@ from bench.processes import memory_folder, started
 from bench.queues.marks import FILE_VARIABLE, Marks
 
 SHORTEST_GAP, LONGEST_GAP = 0.03, 0.28
+IDLE_JOBS = 32
 
-_IDLE_JOBS = 48
 _LONE_SHARE = 4
 _PATIENCE_SECONDS = 90.0
 _WARM_UP = 100
@@ -92,7 +92,7 @@ class _Measurement:
             await self._until_done(self._next)
             metrics["drain.jobs"] = self._drained()
             await asyncio.sleep(_SETTLING_SECONDS)
-            metrics |= await self._idle(_IDLE_JOBS // 2 if quick else _IDLE_JOBS)
+            metrics |= await self._idle(IDLE_JOBS // 2 if quick else IDLE_JOBS)
             await queue.send_all(self._take(_WARM_UP), CALLERS)
             await self._until_done(self._next)
             used = worker.cpu_seconds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import redis
@@ -13,10 +13,7 @@ import redis
 from tests.engines.celery_world import World, alongside, some, world
 from tests.servers import RedisServer
 from towline.engines.celery import QUEUE, TASK, CeleryBell, celery_app
-from towline.errors import Transient
-from towline.ports.jobs import NewJob, Settlement
-from towline.store.jobs import SqlJobs
-from towline.wiring import database_for
+from towline.ports.jobs import NewJob
 
 EFFECTS = "SELECT count(*) FROM effects"
 STARTS = "SELECT count(*) FROM starts"
@@ -265,50 +262,3 @@ async def test_closing_says_what_is_left_to_say(own_redis: RedisServer) -> None:
     bell.close()
     bell.ring(["job_late"])
     assert in_queue(own_redis) == 2_000
-
-
-async def test_a_waiting_job_is_never_forgotten_in_a_race_for_its_slot(postgres_url: str) -> None:
-    """Slots become free while jobs are made to wait: with no sweeper, all of them end."""
-    told = Told()
-    database = database_for(postgres_url)
-    await database.connect()
-    stores = [SqlJobs(database, told) for _ in range(3)]
-    jobs = some(400, repo="acme/app")
-    await asyncio.gather(*(stores[0].enqueue(job) for job in jobs))
-    told.ring([job.id for job in jobs])
-    left = {job.id for job in jobs}
-
-    async def take_and_end(store: SqlJobs) -> None:
-        while left:
-            job_id = await told.next()
-            try:
-                claimed = await store.claim_one(job_id, "worker", 60_000_000, 2)
-            except Transient:  # another store took the slot in the same moment
-                told.ring([job_id])
-                continue
-            if claimed is not None:
-                left.discard(job_id)
-                await store.settle(Settlement(job_id, claimed.token, "done", claimed.repo))
-
-    workers = [asyncio.ensure_future(take_and_end(stores[turn % 3])) for turn in range(24)]
-    done, waiting = await asyncio.wait(workers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
-    for worker in waiting:
-        worker.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    await asyncio.gather(*done)
-    await database.aclose()
-    assert not left, "they wait for ever"
-
-
-class Told:
-    """A bell whose ids are taken one by one."""
-
-    def __init__(self) -> None:
-        self._ids: asyncio.Queue[str] = asyncio.Queue()
-
-    def ring(self, job_ids: Sequence[str] = ()) -> None:
-        for job_id in job_ids:
-            self._ids.put_nowait(job_id)
-
-    async def next(self) -> str:
-        return await self._ids.get()

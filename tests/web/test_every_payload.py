@@ -140,7 +140,10 @@ def named_in(event: str, payload: Any) -> dict[str, Any]:
         return said | {"number": pull["number"], "head_sha": pull["head"]["sha"].lower()}
     check = payload[event]
     again = payload["action"] == "rerequested"  # the old verdict is still shown, and means nothing
-    outcome = "pending" if again else check["conclusion"] or "pending"
+    ended = check["status"] == "completed" and not again
+    outcome = check["conclusion"] if ended else "pending"
+    if outcome == "finished":  # in one sample; GitHub has no such word, so it is never a pass
+        outcome = "action_required"
     return said | {"head_sha": check["head_sha"], "conclusion": outcome}
 
 
@@ -154,11 +157,11 @@ async def test_repository_pull_request_commit_and_outcome(postgres_url: str) -> 
         told = events_told(await door.finished())
     compared = 0
     for delivery_id, sample in sent.items():
-        (event,) = told[delivery_id]
         try:
             named = named_in(sample.event, sample.json)
-        except KeyError:
+        except (KeyError, TypeError):
             continue  # trimmed by the project that it was taken from
+        (event,) = told[delivery_id]
         assert {name: event.get(name) for name in named} == named, sample.name
         compared += 1
     assert compared > 50

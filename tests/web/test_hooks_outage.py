@@ -132,8 +132,7 @@ async def test_a_store_that_refuses_is_no_fault_of_the_sender(
 async def test_whichever_answer_of_the_store_is_lost(far: Far, passed: int) -> None:
     """BEGIN, each statement, COMMIT: the sender is told the truth, and there is one job."""
     async with front_door(far.url, state_backend="memory") as door:
-        assert (await door.post(check("a" * 40))).status_code == 202
-        assert (await door.post(check("b" * 40))).status_code == 202
+        await warm(door)
         knock = check("c" * 40)
         answer = await losing(far, door, knock, passed)
         assert answer.status_code in (200, 202)
@@ -159,22 +158,31 @@ async def losing(far: Far, door: FrontDoor, knock: Knock, passed: int) -> httpx2
     return await posting
 
 
-async def test_a_commit_that_nobody_heard_of(far: Far) -> None:
-    """The store did it, its answers were lost, the sender heard 503: its retry finds one job."""
+@pytest.mark.parametrize("passed", range(6))
+async def test_silence_in_the_middle(far: Far, passed: int) -> None:
+    """A store that falls silent between BEGIN and COMMIT keeps nobody longer than its deadline."""
     async with front_door(far.url, **IMPATIENT) as door:
-        for _ in range(2):
-            assert (await door.post(ping())).status_code == 202
-        knock = ping()
-        far.proxy.answers_to_pass = 3  # BEGIN and two statements; that of COMMIT is lost
+        await warm(door)
+        knock = check("c" * 40)
+        far.proxy.answers_to_pass = passed
         try:
-            assert asks_to_come_back(await door.post(knock))
+            await refused_in_time(door, [knock], PATIENCE * 2)
+            assert far.proxy.swallowed.is_set()
         finally:
             far.proxy.answers_to_pass = None
             far.proxy.restore()
-        await until(lambda: has(door, 3), "the commit was done all the same")
-        assert (await door.post(knock)).json()["status"] == "duplicate_ignored"
-        assert len(await door.jobs()) == 3
+        answers = [(await door.post(knock)).json() for _ in range(2)]
+        assert answers[1]["status"] == "duplicate_ignored"
+        assert len({answer["job_id"] for answer in answers}) == 1
+        assert len(await door.inbox()) == len(await door.jobs()) == 3
 
 
-async def has(door: FrontDoor, count: int) -> bool:
-    return len(await door.inbox()) == count
+async def warm(door: FrontDoor) -> None:
+    """Every statement is prepared, and what was shouted about the jobs has been answered."""
+    for sha in ("a" * 40, "b" * 40):
+        assert (await door.post(check(sha))).status_code == 202
+
+    async def at_rest() -> bool:
+        return "_shout" not in " ".join(map(repr, asyncio.all_tasks()))
+
+    await until(at_rest, "nothing is on its way to the store")

@@ -86,6 +86,6 @@ def oscillates(states: Iterable[State], times: int = 3) -> tuple[State, ...] | N
     history = list(states)
     for length in range(2, len(history) // times + 1):
         cycle = history[-length:]
-        if history[-length * times :] == cycle * times and 1 < len(set(cycle)):
+        if history[-length * times :] == cycle * times and len(set(cycle)) > 1:
             return None if set(cycle) == _REBUILDS else tuple(cycle)
     return None

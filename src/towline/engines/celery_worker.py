@@ -57,6 +57,7 @@ class CeleryWorker:
             target=self._consume, args=(redis_url,), name="towline-celery", daemon=True
         )
         self._ended = asyncio.Event()
+        celery_state.should_stop = None
 
     async def run(self) -> None:
         """Work until `stop`."""
@@ -85,7 +86,6 @@ class CeleryWorker:
         try:
             app = celery_app(redis_url)
             app.task(name=TASK, Strategy=self._strategy)(self._take)
-            celery_state.should_stop = 0 if self._stopping.is_set() else None
             worker = WorkController(
                 app=app,
                 pool="solo",
@@ -150,8 +150,7 @@ class CeleryWorker:
         None as well if the store stays away for long: the sweeper will tell of it again.
         """
         rules = self._crew.rules
-        sent_at = 0.0
-        for pause in _CLAIM_PAUSES:
+        for pause in (*_CLAIM_PAUSES, None):
             sent_at = self._clock.monotonic()
             try:
                 job = await self._jobs.claim_one(
@@ -159,9 +158,8 @@ class CeleryWorker:
                 )
                 return job, sent_at
             except Transient as trouble:
-                refusal = trouble
-            if self._stopping.is_set():
-                break
+                if pause is None or self._stopping.is_set():
+                    _log.warning("claim_failed error=%s", trouble, extra={"job_id": job_id})
+                    break
             await asyncio.sleep(pause)
-        _log.warning("claim_failed error=%s", refusal, extra={"job_id": job_id})
-        return None, sent_at
+        return None, 0.0

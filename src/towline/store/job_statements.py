@@ -45,15 +45,16 @@ DUE = Statement(
     """,
 )
 
-DUE_ONE = Statement(
-    "due one",
-    {"id": "text"},
-    f"""
+_OURS_AND_DUE = f"""
     SELECT r.id, r.repo FROM towline_jobs r
     WHERE r.id IN (SELECT id FROM b) AND r.state || '' = 'queued' AND r.queue || '' = '{OWN_QUEUE}'
-      AND r.run_at_us <= {{now}} {{skip_locked}}
-    """,
-)
+      AND r.run_at_us <= {{now}}
+    """
+
+DUE_ONE = Statement("due one", {"id": "text"}, _OURS_AND_DUE + "{skip_locked}")
+
+# Among those that the statement above did not give: whose row somebody has in hand just now.
+BUSY = Statement("busy", {"id": "text"}, _OURS_AND_DUE, writes=False)
 
 TAKEN_SLOTS = Statement(
     "taken slots",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
 from operator import itemgetter
@@ -25,6 +26,7 @@ from towline.store.coalesce import Coalescer
 from towline.store.sql import Database, Row, Script
 
 _ROUNDS_PER_QUEUE = 8
+_BUSY_SECONDS = 0.05
 
 
 class SqlJobs:
@@ -63,7 +65,9 @@ class SqlJobs:
         return self._single.submit((job_id, owner, lease_us, repo_limit))
 
     async def _fly_single(self, wishes: list[_Single]) -> list[Claimed | None]:
-        claimed, held = await self._database.transact(lambda: _claiming_those(wishes))
+        claimed, held, busy = await self._database.transact(lambda: _claiming_those(wishes))
+        if busy and self._bell is not None:
+            asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._bell.ring, busy)
         if held:
             await self._recall(held, wishes[0][3])
         return [claimed.get(wish[0]) for wish in wishes]
@@ -185,16 +189,23 @@ def _claiming(wish: Wish) -> Script[list[Claimed]]:
     return claimed
 
 
-def _claiming_those(wishes: Sequence[_Single]) -> Script[tuple[dict[str, Claimed], set[str]]]:
-    """The jobs by their ids, and the repositories whose other jobs have to wait.
+def _claiming_those(
+    wishes: Sequence[_Single],
+) -> Script[tuple[dict[str, Claimed], set[str], list[str]]]:
+    """Jobs by their ids; repositories whose other jobs have to wait; jobs to be asked for again.
 
     All are of a process, so owner, lease and limit are those of the first.
     """
     due = yield q.DUE_ONE, [(wish[0],) for wish in wishes]
-    if not due:
-        return {}, set()
-    begun, held = yield from _beginning(due, *wishes[0][1:])
-    return {claimed.id: claimed for claimed in begun}, {row[1] for row in due if row[0] in held}
+    found = {row[0] for row in due}
+    missing = [(wish[0],) for wish in wishes if wish[0] not in found]
+    busy = (yield q.BUSY, missing) if missing else []
+    begun, held = (yield from _beginning(due, *wishes[0][1:])) if due else ([], [])
+    return (
+        {claimed.id: claimed for claimed in begun},
+        {row[1] for row in due if row[0] in held},
+        [row[0] for row in busy],
+    )
 
 
 def _beginning(
