@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -262,3 +265,33 @@ async def test_closing_says_what_is_left_to_say(own_redis: RedisServer) -> None:
     bell.close()
     bell.ring(["job_late"])
     assert in_queue(own_redis) == 2_000
+
+
+@pytest.mark.parametrize("module", ["celery", "celery_worker"])
+def test_a_missing_package_is_named(module: str) -> None:
+    """Where Celery is not installed, the error says how to get it."""
+    program = (
+        "import sys; sys.modules['celery'] = None\n"
+        f"try: import towline.engines.{module}\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.startswith("MissingExtra ")
+    assert "pip install 'towline[celery]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("redis://h", "redis://h:6379/0"),
+        ("redis://h:1/2?allow_eviction=1", "redis://h:1/2"),
+        ("redis://:p%40ss%2F@h", "redis://default:p%40ss%2F@h:6379/0"),
+        ("rediss://me:secret@[::1]:7/3", "rediss://me:secret@[::1]:7/3"),
+    ],
+)
+def test_celery_reads_our_redis_url(url: str, broker: str) -> None:
+    """Without the options that are ours, with TLS that checks certificates, password kept."""
+    app = celery_app(url)
+    assert app.conf.broker_url == broker
+    tls = app.connection_for_write().ssl
+    assert tls == ({"ssl_cert_reqs": ssl.CERT_REQUIRED} if url.startswith("rediss") else False)

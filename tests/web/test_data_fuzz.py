@@ -38,7 +38,7 @@ def data_plane() -> tuple[FastAPI, Gateway]:
             {
                 "database_url": "sqlite:///:memory:",
                 "api_keys": {"fuzz": {"key": KEY, "scopes": ["admin"]}},
-                **dict.fromkeys(("github", "ci", "slack"), {"allow_unsigned": True}),
+                **{name: {"allow_unsigned": True} for name in ("github", "ci", "slack")},
             }
         )
     )

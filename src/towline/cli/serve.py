@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from pydantic import ValidationError
 
 from towline import logs
 from towline.errors import Rejected
@@ -37,7 +38,10 @@ def run(config: Path | None, host: str | None, port: int | None) -> None:
 def _with_address(settings: Settings, host: str | None, port: int | None) -> Settings:
     given = {"host": host, "port": port}
     address = {name: value for name, value in given.items() if value is not None}
-    serve = ServeSettings.model_validate({**settings.serve.model_dump(), **address})
+    try:
+        serve = ServeSettings.model_validate({**settings.serve.model_dump(), **address})
+    except ValidationError:
+        raise Rejected(f"--port is a number from 0 to 65535, not {port}") from None
     return settings.model_copy(update={"serve": serve})
 
 
@@ -95,9 +99,9 @@ def _bound(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen(2048)
     except OSError as error:
         raise Rejected(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    listening.listen(2048)
     listening.setblocking(False)
     return listening
 

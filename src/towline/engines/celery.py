@@ -32,6 +32,8 @@ from prometheus_client import Counter
 from towline.errors import MissingExtra
 from towline.store.redis_address import parse_url
 
+MISSING = "engine = celery needs Celery: pip install 'towline[celery]'"
+
 try:
     import redis  # noqa: F401  # kombu finds out only when it connects
     from celery import Celery
@@ -39,7 +41,7 @@ try:
     from kombu.connection import Connection
     from kombu.entity import Queue
 except ImportError as missing:
-    raise MissingExtra("engine = celery needs Celery: pip install 'towline[celery]'") from missing
+    raise MissingExtra(MISSING) from missing
 
 QUEUE = "towline.jobs"
 TASK = "towline.run"

@@ -1,9 +1,17 @@
 """The Celery engine, its far end: a Celery worker whose one task hands job ids to an event loop.
 
-Jobs are coroutines, so a pool has nothing to give them: a thread of Celery's takes messages and
+Jobs are coroutines, so a pool has nothing to give them. A thread of Celery's takes messages, and
 the event loop of the process claims, runs and settles jobs, where those of one moment share their
-statements. The task returns as soon as there is a hand free for its job. While all hands are busy
-it waits, and the messages stay in Redis for other workers.
+statements. A message is done with as soon as there is a hand free for its job; while all hands
+are busy it waits, and those behind it stay in Redis for other workers.
+
+No-op jobs on PostgreSQL, two cores, end to end in a second: 2,000 this way; 900 with 32 threads
+of a pool that wait for their jobs; 370 with two forked processes, which share nothing; 900 for
+Celery alone with two forked processes and no database. The difference is what Celery does for
+each task, which is why messages are taken by a strategy of our own.
+
+The order is that of the messages. A job's priority counts where jobs are claimed from SQL, and
+for those that wait for a slot, but does not overtake a message.
 """
 
 from __future__ import annotations
@@ -15,16 +23,19 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from celery.exceptions import InvalidTaskError
-from celery.worker import WorkController
-from celery.worker import state as celery_state
-
-from towline.engines.celery import TASK, celery_app
-from towline.errors import Transient, Unavailable
+from towline.engines.celery import MISSING, TASK, celery_app
+from towline.errors import MissingExtra, Transient, Unavailable
 from towline.flow.work import Crew
 from towline.flow.work_metrics import SKIPPED
 from towline.ports.clock import Clock
 from towline.ports.jobs import Bell, Claimed, JobStore
+
+try:
+    from celery.exceptions import InvalidTaskError
+    from celery.worker import WorkController
+    from celery.worker import state as celery_state
+except ImportError as missing:
+    raise MissingExtra(MISSING) from missing
 
 _CLAIM_PAUSES = (0.01, 0.03, 0.1, 0.5, 1.0, 3.0, 5.0)
 _GLANCE_SECONDS = 0.2

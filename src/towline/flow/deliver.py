@@ -55,8 +55,8 @@ def events_of_stored(stored: Stored) -> tuple[Event, ...]:
 
 def _summary(stored: Stored, event: Event) -> dict[str, Any]:
     seen: dict[str, Any] = {"delivery_id": stored.delivery_id, "kind": event.kind}
-    for name in ("repo", "number", "head_sha", "conclusion", "action"):
+    for name in ("repo", "number", "pr_numbers", "head_sha", "conclusion", "action"):
         value = getattr(event, name, None)
-        if value is not None:
+        if value is not None and value != ():
             seen[name] = value
     return seen

@@ -15,10 +15,11 @@ from prometheus_client import Counter
 
 from towline.core import keys, recovery
 from towline.core.recovery import Entry, Hook, HourCounts, Limits, Mark, Sent
-from towline.errors import Conflict, Rejected, TowlineError, Transient
+from towline.errors import Conflict, TowlineError, Transient
 from towline.ports.coordination import DocumentStore
-from towline.ports.hooks import ForgeUnavailable, ForgeUnreadable, HookHours, HookLog
+from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable, HookHours, HookLog
 from towline.ports.inbox import Inbox
+from towline.sources import DeliveryRejected
 from towline.telemetry import Audit, audit_to_log
 
 SOURCE: Final = "github"
@@ -218,7 +219,7 @@ class _Sweep:
             return self._leave(one, outcomes, error)
         except Transient:
             raise
-        except Rejected as error:
+        except (DeliveryRejected, ForgeRefused) as error:
             self._complain(one, error)
             return outcomes.refused
         except Exception as error:

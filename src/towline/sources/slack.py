@@ -18,6 +18,7 @@ from towline.sources.reading import Object
 from towline.sources.signature import authenticate, check_slack
 
 SOURCE: Final = "slack"
+SLASH_COMMAND: Final = "slash_command"
 
 _LONGEST_TEXT: Final = 4000
 _RESPONSE_HOSTS: Final = ("https://hooks.slack.com/", "https://hooks.slack-gov.com/")
@@ -45,13 +46,14 @@ def _from_command(fields: Mapping[str, str]) -> Delivery:
     """A slash command. Without a trigger nothing would tell two of them apart."""
     payload: Object = {**fields}
     team, trigger = reading.ident(payload, "team_id"), reading.ident(payload, "trigger_id")
-    events = _command(payload)
+    events = read_command(payload)
     if team is None or trigger is None or not events:
         raise Malformed("a slash command has team_id, trigger_id, command and user_id")
-    return _delivery(team, trigger, "slash_command", payload, events)
+    return _delivery(team, trigger, SLASH_COMMAND, payload, events)
 
 
-def _command(payload: Object) -> tuple[Event, ...]:
+def read_command(payload: Object) -> tuple[Event, ...]:
+    """The command of a form that was sent for one."""
     command, user = reading.text(payload, "command"), reading.ident(payload, "user_id")
     if command is None or user is None:
         return ()
@@ -84,8 +86,6 @@ def _from_json(body: bytes, payload: Object) -> Delivery:
 
 def read(payload: Object) -> tuple[Event, ...]:
     """A mention of our app is a command as well; what bots write is not, lest they loop."""
-    if "type" not in payload:
-        return _command(payload)
     event = reading.inner(payload, "event")
     user = reading.ident(event, "user")
     if event.get("type") != "app_mention" or user is None or event.get("bot_id"):

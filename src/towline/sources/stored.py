@@ -24,6 +24,10 @@ def _ci(key: str, event_name: str, payload: Object) -> tuple[Event, ...]:
     return ci.read(parsed.provider, payload) if isinstance(parsed, keys.Ci) else ()
 
 
+def _slack(key: str, event_name: str, payload: Object) -> tuple[Event, ...]:
+    return (slack.read_command if event_name == slack.SLASH_COMMAND else slack.read)(payload)
+
+
 def _scheduler(key: str, event_name: str, payload: Object) -> tuple[Event, ...]:
     return scheduler.read(key)
 
@@ -35,5 +39,5 @@ _READERS: Final[Mapping[str, Read]] = {
     jenkins.SOURCE: lambda _, __, payload: jenkins.read(payload),
     jira.SOURCE: lambda _, __, payload: jira.read(payload),
     scheduler.SOURCE: _scheduler,
-    slack.SOURCE: lambda _, __, payload: slack.read(payload),
+    slack.SOURCE: _slack,
 }

@@ -46,15 +46,30 @@ DUE = Statement(
 )
 
 _OURS_AND_DUE = f"""
-    SELECT r.id, r.repo FROM towline_jobs r
+    FROM towline_jobs r
     WHERE r.id IN (SELECT id FROM b) AND r.state || '' = 'queued' AND r.queue || '' = '{OWN_QUEUE}'
       AND r.run_at_us <= {{now}}
     """
 
-DUE_ONE = Statement("due one", {"id": "text"}, _OURS_AND_DUE + "{skip_locked}")
+DUE_ONE = Statement(
+    "due one", {"id": "text"}, f"SELECT r.id, r.repo {_OURS_AND_DUE} {{skip_locked}}"
+)
 
 # Among those that the statement above did not give: whose row somebody has in hand just now.
-BUSY = Statement("busy", {"id": "text"}, _OURS_AND_DUE, writes=False)
+BUSY = Statement("busy", {"id": "text"}, f"SELECT r.id {_OURS_AND_DUE}", writes=False)
+
+# A job of no repository needs no slot, and so no other look than this one.
+BEGIN_FREE = Statement(
+    "begin free",
+    _columns("id", "owner", "lease_us"),
+    f"""
+    UPDATE towline_jobs SET state = 'running', attempts = attempts + 1, token = {{epoch}},
+      held = 0, owner = b.owner, lease_expires_us = {{now}} + b.lease_us, updated_us = {{now}}
+    FROM b WHERE towline_jobs.id = b.id AND towline_jobs.state || '' = 'queued'
+      AND towline_jobs.id IN (SELECT r.id {_OURS_AND_DUE} AND r.repo IS NULL {{skip_locked}})
+    RETURNING {_CLAIMED}
+    """,
+)
 
 TAKEN_SLOTS = Statement(
     "taken slots",

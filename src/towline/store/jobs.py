@@ -65,12 +65,20 @@ class SqlJobs:
         return self._single.submit((job_id, owner, lease_us, repo_limit))
 
     async def _fly_single(self, wishes: list[_Single]) -> list[Claimed | None]:
+        rows = await self._database.run(q.BEGIN_FREE, [wish[:3] for wish in wishes])
+        claimed = {row[0]: Claimed._make(row) for row in rows}
+        rest = [wish for wish in wishes if wish[0] not in claimed]
+        if rest:
+            claimed |= await self._claim_with_slots(rest)
+        return [claimed.get(wish[0]) for wish in wishes]
+
+    async def _claim_with_slots(self, wishes: list[_Single]) -> dict[str, Claimed]:
         claimed, held, busy = await self._database.transact(lambda: _claiming_those(wishes))
         if busy and self._bell is not None:
             asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._bell.ring, busy)
         if held:
             await self._recall(held, wishes[0][3])
-        return [claimed.get(wish[0]) for wish in wishes]
+        return claimed
 
     # ------------------------------------------------------------------ settlements
 

@@ -166,15 +166,19 @@ class Postgres:
 
     async def transact(self, script: Callable[[], Script[T]]) -> T:
         async def work(connection: Any) -> T:
-            async with connection.transaction():
-                run, playing = self.bind(connection), script()
-                try:
-                    step = next(playing)
-                    while True:
-                        step = playing.send(await run(*step))
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
+            """Without a rollback: the connection of a failed one is thrown away, and to ask a
+            silent server for one would take as long as it is silent."""
+            transaction = connection.transaction()
+            await transaction.start()
+            run, playing = self.bind(connection), script()
+            try:
+                step = next(playing)
+                while True:
+                    step = playing.send(await run(*step))
+            except StopIteration as end:
+                await transaction.commit()
+                result: T = end.value
+                return result
 
         return await self._retry_once(work)
 
