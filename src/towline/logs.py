@@ -26,9 +26,14 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonLines(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._second = 0
+        self._shown = ""
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "at": self._time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
@@ -37,6 +42,14 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
+
+    def _time(self, record: logging.LogRecord) -> str:
+        """Many lines share a second, whose text is kept."""
+        second = int(record.created)
+        if second != self._second:
+            self._second = second
+            self._shown = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._shown}.{int(record.msecs):03d}Z"
 
 
 class TextLines(logging.Formatter):
@@ -49,6 +62,7 @@ class TextLines(logging.Formatter):
 
 def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     """Send Towline's log lines to standard error, which is a terminal or somebody's collector."""
+    _leave_out_what_no_line_shows()
     text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextLines() if text else JsonLines())
@@ -57,3 +71,13 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
     root.setLevel(logging.WARNING)
     logging.getLogger("towline").setLevel(level.upper())
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def _leave_out_what_no_line_shows() -> None:
+    """The standard library would look up the caller, thread and process of each line."""
+    logging._srcfile = None
+    logging.logThreads = False
+    logging.logProcesses = False
+    logging.logMultiprocessing = False
+    if hasattr(logging, "logAsyncioTasks"):
+        logging.logAsyncioTasks = False

@@ -35,6 +35,10 @@ def use(provider: Any) -> None:
     _tracer = None if provider is None else provider.get_tracer("towline")
 
 
+def off() -> bool:
+    return _tracer is None
+
+
 @contextmanager
 def span(name: str, parent: str | None = None, **attributes: Any) -> Iterator[str | None]:
     """A span around the body, which is given its traceparent for those who come after."""

@@ -289,9 +289,19 @@ def test_a_missing_package_is_named(module: str) -> None:
         ("rediss://me:secret@[::1]:7/3", "rediss://me:secret@[::1]:7/3"),
     ],
 )
-def test_celery_reads_our_redis_url(url: str, broker: str) -> None:
+def test_celery_understands_our_redis_url(url: str, broker: str) -> None:
     """Without the options that are ours, with TLS that checks certificates, password kept."""
     app = celery_app(url)
     assert app.conf.broker_url == broker
-    tls = app.connection_for_write().ssl
-    assert tls == ({"ssl_cert_reqs": ssl.CERT_REQUIRED} if url.startswith("rediss") else False)
+    tls = {"ssl_cert_reqs": ssl.CERT_REQUIRED} if url.startswith("rediss") else None
+    assert (app.connection_for_write().ssl or None) == tls
+
+
+async def test_a_password_with_strange_characters(own_redis: RedisServer) -> None:
+    """It arrives as it was meant."""
+    with redis.Redis(port=own_redis.port) as client:
+        client.config_set("requirepass", "p@s/s:%")
+        bell = CeleryBell(f"redis://:p%40s%2Fs%3A%25@127.0.0.1:{own_redis.port}/0")
+        bell.ring(["job_1"])
+        bell.close()
+        assert client.llen(QUEUE) == 1

@@ -142,7 +142,7 @@ async def test_the_inbox_is_listed_and_compared(inbox: SqlInbox, clock: ManualCl
     page = await inbox.listing(clock.now_us(), 2)
     assert [stored.delivery_id for stored in page] == ["c", "b"]
     assert page[0].body is None
-    assert await inbox.known(["github:7:a", "github:7:z"]) == {"github:7:a"}
+    assert await inbox.known(["a", "z"]) == {"github:7:a"}
     assert await inbox.known([]) == set()
 
 
@@ -159,4 +159,4 @@ async def test_old_deliveries_go_once_their_work_is_done(
     (claimed,) = await jobs.claim(Wish([OWN_QUEUE], "worker", 1, MINUTE_US, 1))
     await jobs.settle(Settlement(claimed.id, claimed.token, "done"))
     assert await inbox.cleanup(10, 50_000_000) == 1
-    assert await inbox.known(["github:7:a", "github:7:b"]) == {"github:7:b"}
+    assert await inbox.known(["a", "b"]) == {"github:7:b"}

@@ -310,4 +310,4 @@ async def test_an_apps_hook_has_the_key_of_its_webhooks(world: World) -> None:
     """What arrived through the App's hook is known by the App's id."""
     hook = world.sim.add_app_hook("42", 7, world.app.url)
     sent = await world.sim.deliver(hook, "push", {"ref": "x"})
-    assert await world.inbox.known([app_hook("42").key(sent.guid)])
+    assert await world.inbox.known([sent.guid]) == {app_hook("42").key(sent.guid)}

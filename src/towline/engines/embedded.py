@@ -22,6 +22,7 @@ from towline.ports.mailbox import Mailbox
 
 _TOPIC = "jobs"
 _POLL_SECONDS = 2.0
+_BETWEEN_SHOUTS_SECONDS = 0.005
 _AFTER_TROUBLE_SECONDS = 0.5
 _MOST_PER_CLAIM = 100
 _MOST_UNSETTLED = 1_000
@@ -32,13 +33,14 @@ _log = logging.getLogger("towline.work")
 
 
 class ShoutingBell:
-    """Rings in all processes. `hungry` says whether somebody here waits for work."""
+    """Rings here, or in all processes; those that are told hear of it once in a while."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
         self._shouting: asyncio.Task[None] | None = None
         self._again = False
         self.hungry = False
+        """Whether somebody in this process waits for work."""
 
     def ring(self, job_ids: Sequence[str] = ()) -> None:
         if self.hungry:
@@ -50,11 +52,14 @@ class ShoutingBell:
             self._again = True
 
     async def _shout(self) -> None:
+        """Whoever rings while it is being told, or shortly after, is told with the next one."""
         try:
             await self._mailbox.shout(_TOPIC)
+            await asyncio.sleep(_BETWEEN_SHOUTS_SECONDS)
             while self._again:
                 self._again = False
                 await self._mailbox.shout(_TOPIC)
+                await asyncio.sleep(_BETWEEN_SHOUTS_SECONDS)
         finally:
             self._shouting = None
 

@@ -17,9 +17,10 @@ from typing import Any, Final, Literal, NamedTuple
 import orjson
 import zstandard
 
+from towline import tracing
 from towline.core import keys
 from towline.core.events import CommandGiven, Commented
-from towline.core.ids import job_id, ordered_uuid
+from towline.core.ids import job_id
 from towline.core.subjects import subject_of
 from towline.flow.ingest_metrics import count_delivery
 from towline.ports.clock import Clock
@@ -27,7 +28,6 @@ from towline.ports.inbox import Arrival, Inbox, Taken
 from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
 from towline.sources import SOURCES, Delivery, Malformed, ci, gitlab
 from towline.telemetry import Audit
-from towline.tracing import span
 
 Status = Literal["accepted", "duplicate_ignored", "throttled_delayed", "answered"]
 
@@ -104,12 +104,13 @@ class Ingest:
             return Receipt(
                 "answered", delivery.delivery_id, None, delivery.event_name, delivery.reply
             )
-        with span(
-            "delivery", source=delivery.source, delivery_id=delivery.delivery_id, repo=delivery.repo
-        ) as trace:
+        if tracing.off():
+            arrival = self._arrival(delivery, body, None)
+            return self._receipt(delivery, arrival, await self._inbox.take(arrival))
+        told = {"source": delivery.source, "delivery_id": delivery.delivery_id}
+        with tracing.span("delivery", repo=delivery.repo, **told) as trace:
             arrival = self._arrival(delivery, body, trace)
-            taken = await self._inbox.take(arrival)
-        return self._receipt(delivery, arrival, taken)
+            return self._receipt(delivery, arrival, await self._inbox.take(arrival))
 
     def _arrival(self, delivery: Delivery, body: bytes, trace: str | None) -> Arrival:
         job = NewJob(
@@ -160,12 +161,12 @@ class Ingest:
 
 
 def new_job_id(clock: Clock) -> str:
-    return job_id(ordered_uuid(clock.now_us(), secrets.token_bytes(8)))
+    return job_id(clock.now_us(), secrets.token_bytes(8))
 
 
 def storable(text: str) -> str:
     """Text that every store can hold."""
-    if "\0" in text or text.encode("utf-8", "ignore").decode() != text:
+    if "\0" in text or not (text.isascii() or text.encode("utf-8", "ignore").decode() == text):
         raise Malformed("the delivery's id or event name has characters that cannot be stored")
     return text
 

@@ -30,7 +30,7 @@ HOOK_DELIVERIES = Counter(
 )
 
 _AT_A_TIME: Final = 50
-_KEYS_AT_A_TIME: Final = 500
+_GUIDS_AT_A_TIME: Final = 500
 _MOST_PAGES: Final = 5_000
 _MOST_FAILED_READS: Final = 5
 """In a row; fewer may be the fault of the deliveries that were asked for."""
@@ -187,12 +187,11 @@ class _Sweep:
 
     async def _known(self, sent: Sequence[Sent]) -> set[str]:
         """The GUIDs that the inbox has."""
-        guid_of = {self._hook.key(one.guid): one.guid for one in sent}
-        every = list(guid_of)
+        every = [one.guid for one in sent]
         known: set[str] = set()
-        for start in range(0, len(every), _KEYS_AT_A_TIME):
-            known |= await self._parts.inbox.known(every[start : start + _KEYS_AT_A_TIME])
-        return {guid_of[key] for key in known}
+        for start in range(0, len(every), _GUIDS_AT_A_TIME):
+            known |= await self._parts.inbox.known(every[start : start + _GUIDS_AT_A_TIME])
+        return {guid for guid in every if self._hook.key(guid) in known}
 
     async def _take_in(self, mark: Mark, lost: Sequence[Sent], outcomes: _Outcomes) -> Mark:
         """Noted before, tallied after: between the two a crash leaves a trace."""

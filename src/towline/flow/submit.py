@@ -114,16 +114,23 @@ class Submit:
         return receipt
 
     def _proposal(self, client: str, submission: Submission) -> Proposal:
-        ids = ordered_uuid(self._clock.now_us(), secrets.token_bytes(8))
+        now_us, dice = self._clock.now_us(), secrets.token_bytes(8)
         job = NewJob(
-            job_id(ids),
+            job_id(now_us, dice),
             f"{QUEUE_PREFIX}{submission.kind}",
             submission.kind,
             submission.params,
             max_attempts=self.policy.max_attempts,
         )
         key = submission.key if self.policy.dedup else None
-        return Proposal(client, key, str(ids), submission.payload_hash, job, admitted=False)
+        return Proposal(
+            client,
+            key,
+            str(ordered_uuid(now_us, dice)),
+            submission.payload_hash,
+            job,
+            admitted=False,
+        )
 
     async def _propose(self, proposal: Proposal, open_to_new: bool) -> Submitted:
         """Room is made only for what turns out to be new: it could cost the very record asked for.

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from towline import tracing
 from towline.core.retry import Backoff, after_failure
 from towline.errors import Definitive, LeaseLost, Rejected, Transient
 from towline.flow.work_metrics import count_job
 from towline.ports.clock import Clock
 from towline.ports.jobs import Claimed, JobState, JobStore, Settlement
-from towline.tracing import span
 
 Handler: TypeAlias = Callable[[Claimed], Awaitable[Any]]
 
@@ -106,8 +106,7 @@ class Crew:
         if handler is None:
             return self._failed(held, f"no handler for jobs of kind {job.kind!r}", transient=False)
         try:
-            with span(f"job {job.kind}", job.trace, job_id=job.id, attempt=job.attempts):
-                result = _json(await handler(job))
+            result = _json(await _traced(handler, job))
         except asyncio.CancelledError:
             if held.why == "timeout":
                 _uncancel()
@@ -217,6 +216,13 @@ class Crew:
             await self._jobs.release(places)
         except Transient as trouble:
             _log.warning("release_failed error=%s: their leases will end by themselves", trouble)
+
+
+async def _traced(handler: Handler, job: Claimed) -> Any:
+    if tracing.off():
+        return await handler(job)
+    with tracing.span(f"job {job.kind}", job.trace, job_id=job.id, attempt=job.attempts):
+        return await handler(job)
 
 
 def _uncancel() -> None:

@@ -63,8 +63,8 @@ class Inbox(Protocol):
         """By the sender's id; two hooks may share one."""
         ...
 
-    async def known(self, keys: Sequence[str]) -> set[str]:
-        """Those of the keys that were taken in."""
+    async def known(self, delivery_ids: Sequence[str]) -> set[str]:
+        """The keys of the deliveries with these ids that were taken in."""
         ...
 
     async def listing(self, before_us: int, most: int) -> list[Stored]:

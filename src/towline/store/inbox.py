@@ -3,6 +3,8 @@
 Arrivals of concurrent requests share it. A repository that sends more than its rate has the jobs
 of the excess run later; nothing is dropped. A delivery about something that a waiting job is
 about already joins that job, whose row is locked so that nobody can begin it meanwhile.
+
+A delivery is found by the sender's id and by its key through one index: equal keys have equal ids.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ _MOST_PASSENGERS = 100
 STORE = Statement(
     "store delivery",
     {
-        "key": "text", "delivery_id": "text", "source": "text", "event_name": "text",
+        "delivery_id": "text", "key": "text", "source": "text", "event_name": "text",
         "repo": "text", "body": "bytea", "body_hash": "text", "job_id": "text",
     },
     """
     INSERT INTO towline_deliveries
-      (key, delivery_id, source, event_name, repo, body, body_hash, job_id, throttled, copies,
+      (delivery_id, key, source, event_name, repo, body, body_hash, job_id, throttled, copies,
        received_us, last_seen_us)
-    SELECT b.key, b.delivery_id, b.source, b.event_name, b.repo, b.body, b.body_hash, b.job_id,
+    SELECT b.delivery_id, b.key, b.source, b.event_name, b.repo, b.body, b.body_hash, b.job_id,
       0, 0, {now}, {now}
-    FROM b WHERE true ON CONFLICT (key) DO UPDATE
+    FROM b WHERE true ON CONFLICT (delivery_id, key) DO UPDATE
       SET copies = towline_deliveries.copies + 1, last_seen_us = {now}
     RETURNING key, job_id, body_hash, copies
     """,
@@ -58,9 +60,10 @@ JOIN = Statement(
 
 THROTTLED = Statement(
     "throttled",
-    {"key": "text"},
+    {"delivery_id": "text", "key": "text"},
     """
-    UPDATE towline_deliveries SET throttled = 1 FROM b WHERE towline_deliveries.key = b.key
+    UPDATE towline_deliveries SET throttled = 1 FROM b
+    WHERE towline_deliveries.delivery_id = b.delivery_id AND towline_deliveries.key = b.key
     RETURNING towline_deliveries.key
     """,
 )
@@ -90,8 +93,8 @@ FIND = Statement(
 
 KNOWN = Statement(
     "known deliveries",
-    {"key": "text"},
-    "SELECT d.key FROM b JOIN towline_deliveries d ON d.key = b.key",
+    {"delivery_id": "text"},
+    "SELECT d.key FROM b JOIN towline_deliveries d ON d.delivery_id = b.delivery_id",
     writes=False,
 )
 
@@ -110,8 +113,8 @@ CLEANUP = Statement(
     "clean up deliveries",
     {"most": "bigint", "keep_us": "bigint"},
     """
-    DELETE FROM towline_deliveries WHERE key IN (
-      SELECT r.key FROM towline_deliveries r
+    DELETE FROM towline_deliveries WHERE (delivery_id, key) IN (
+      SELECT r.delivery_id, r.key FROM towline_deliveries r
       WHERE r.received_us <= {now} - (SELECT keep_us FROM b)
         AND NOT EXISTS (SELECT 1 FROM towline_jobs j
                         WHERE j.id = r.job_id AND j.state IN ('queued', 'running'))
@@ -152,10 +155,11 @@ class SqlInbox:
     async def find(self, delivery_id: str) -> list[Stored]:
         return [Stored._make(row) for row in await self._database.run(FIND, [(delivery_id,)])]
 
-    async def known(self, keys: Sequence[str]) -> set[str]:
-        if not keys:
+    async def known(self, delivery_ids: Sequence[str]) -> set[str]:
+        if not delivery_ids:
             return set()
-        return {row[0] for row in await self._database.run(KNOWN, [(key,) for key in keys])}
+        rows = await self._database.run(KNOWN, [(one,) for one in delivery_ids])
+        return {row[0] for row in rows}
 
     async def listing(self, before_us: int, most: int) -> list[Stored]:
         rows = await self._database.run(LISTING, [(before_us, most)])
@@ -168,18 +172,23 @@ class SqlInbox:
 def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
     waiting = yield from _waiting(arrivals)
     job_of = _assign(arrivals, waiting)
-    rows = yield STORE, [(*arrival[:7], job_of[arrival.key]) for arrival in arrivals]
+    rows = yield STORE, [_row(arrival, job_of[arrival.key]) for arrival in arrivals]
     stored = {row[0]: row for row in rows}
     new = [arrival for arrival in arrivals if stored[arrival.key][3] == 0]
     delays = (yield from _throttling(new, rate)) if new else {}
-    late = sorted(key for key, delay in delays.items() if delay)
+    late = [(arrival.delivery_id, arrival.key) for arrival in new if delays.get(arrival.key)]
     if late:
-        yield THROTTLED, [(key,) for key in late]
+        yield THROTTLED, late
     yield from _queueing(new, job_of, delays, {job for job, _ in waiting.values()})
     return {
         arrival.key: _told(arrival, stored[arrival.key], delays.get(arrival.key))
         for arrival in arrivals
     }
+
+
+def _row(arrival: Arrival, job_id: str) -> Row:
+    key, delivery_id, *rest, _ = arrival
+    return (delivery_id, key, *rest, job_id)
 
 
 def _waiting(arrivals: Sequence[Arrival]) -> Script[dict[str, tuple[str, int]]]:

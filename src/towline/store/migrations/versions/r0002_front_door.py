@@ -48,8 +48,8 @@ CREATE UNIQUE INDEX towline_jobs_slots ON towline_jobs (repo, slot)
 CREATE INDEX towline_jobs_leases ON towline_jobs (lease_expires_us) WHERE state = 'running';
 CREATE INDEX towline_jobs_finished ON towline_jobs (finished_us) WHERE finished_us IS NOT NULL;
 CREATE TABLE towline_deliveries (
-    key          {name} PRIMARY KEY,
     delivery_id  {name} NOT NULL,
+    key          {name} NOT NULL,
     source       TEXT NOT NULL,
     event_name   TEXT NOT NULL,
     repo         TEXT,
@@ -59,10 +59,10 @@ CREATE TABLE towline_deliveries (
     throttled    BIGINT NOT NULL,
     copies       BIGINT NOT NULL,
     received_us  BIGINT NOT NULL,
-    last_seen_us BIGINT NOT NULL
+    last_seen_us BIGINT NOT NULL,
+    PRIMARY KEY (delivery_id, key)
 );
 CREATE INDEX towline_deliveries_job ON towline_deliveries (job_id);
-CREATE INDEX towline_deliveries_id ON towline_deliveries (delivery_id);
 CREATE INDEX towline_deliveries_received ON towline_deliveries (received_us);
 CREATE TABLE towline_requests (
     request_id   {name} PRIMARY KEY,
