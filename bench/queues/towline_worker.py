@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any
 
 from bench.queues.marks import mark
 from bench.queues.ours import KIND
@@ -29,26 +28,10 @@ async def work() -> None:
     service = Service(settings, handlers={KIND: noop})
     await service.open()
     service.start()
-    worker = celery_worker(service) if settings.engine == "celery" else None
-    working = asyncio.create_task(worker.run()) if worker is not None else None
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     await stopped.wait()
-    if worker is not None and working is not None:
-        await worker.stop(settings.worker.drain_seconds)
-        await working
     await service.close()
-
-
-def celery_worker(service: Service) -> Any:
-    from towline.engines.celery import CeleryBell
-    from towline.engines.celery_worker import CeleryWorker
-
-    redis_url = service.settings.redis_url or ""
-    hands = service.settings.worker.concurrency
-    return CeleryWorker(
-        redis_url, service.jobs, service.crew, CeleryBell(redis_url), service.clock, hands
-    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from towline import tracing
 from towline.audit import AuditFile
@@ -52,9 +52,18 @@ from towline.web.hooks import HookLimits, Hooks
 from towline.web.mesh import Mesh
 from towline.wiring import Backend, backend_for, backend_over, database_for
 
+if TYPE_CHECKING:
+    from towline.engines.celery import CeleryBell
+
 _MINUTE_US = 60_000_000
 _LEADER_TTL_SECONDS = 15.0
 _LEADER_WAIT_SECONDS = 30.0
+
+
+class Worker(Protocol):
+    async def run(self) -> None: ...
+
+    async def stop(self, drain_seconds: float) -> None: ...
 
 
 class Service:
@@ -77,11 +86,12 @@ class Service:
             settings.database_url, self.clock, settings.store_timeout_seconds
         )
         self._state = self._state_backend()
-        self.jobs = SqlJobs(self.database)
+        self._own_bell = ShoutingBell(self.database.mailbox)
+        self._broker = _broker(settings)
+        self.bell: Bell = self._broker or self._own_bell
+        self.jobs = SqlJobs(self.database, self.bell)
         per_minute = rate_of(settings.ingest.repo_rate_per_minute, _MINUTE_US)
         self.inbox = SqlInbox(self.database, per_minute)
-        self._own_bell = ShoutingBell(self.database.mailbox)
-        self.bell: Bell = self._own_bell
         self.ingest = Ingest(
             self.inbox, self.bell, self.clock, self.audit, _senders(settings),
             settings.pipeline.max_attempts,
@@ -99,7 +109,7 @@ class Service:
         self._hook_log = _hook_log(settings, self.clock)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self._hooks = Hooks(self.ingest, _hook_limits(settings))
-        self._worker: EmbeddedWorker | None = None
+        self._worker: Worker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def _state_backend(self) -> Backend:
@@ -131,19 +141,28 @@ class Service:
         await self.database.connect()
         await self._state.connect()
 
-    def start(self) -> None:
-        """Begin to work, and to stand for election."""
-        if self.settings.engine == "embedded":
-            self._worker = EmbeddedWorker(
+    def start(self, *, serving: bool = False) -> None:
+        """Stand for election, and work; a server leaves that to Celery's workers if it has them."""
+        if self._broker is None or not serving:
+            self._worker = self._make_worker()
+            self._keep(self._worker.run())
+        self._keep(self._upkeep().run())
+
+    def _make_worker(self) -> Worker:
+        hands = self.settings.worker.concurrency
+        if self._broker is None:
+            return EmbeddedWorker(
                 self.jobs,
                 self.crew,
                 self._own_bell,
                 self.clock,
-                self.settings.worker.concurrency,
+                hands,
                 at_the_door=lambda: self._hooks.active,
             )
-            self._keep(self._worker.run())
-        self._keep(self._upkeep().run())
+        from towline.engines.celery_worker import CeleryWorker
+
+        url = self.settings.redis_url or ""
+        return CeleryWorker(url, self.jobs, self.crew, self._broker, self.clock, hands)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(asyncio.get_running_loop().create_task(work))
@@ -157,6 +176,8 @@ class Service:
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        if self._broker is not None:
+            await asyncio.to_thread(self._broker.close)
         if self._hook_log is not None:
             await self._hook_log.aclose()
         await self._state.aclose()
@@ -194,7 +215,8 @@ class Service:
     def _upkeep(self) -> Upkeep:
         settings = self.settings
         locks = LockService(self._state.leases, self._state.mailbox, self.clock)
-        reaper = Reaper(self.jobs, self.bell)
+        broker = self._broker
+        reaper = Reaper(self.jobs, self.bell, (lambda: broker.room) if broker else lambda: 0)
         tidying = Tidying(
             self.inbox,
             self.jobs,
@@ -204,12 +226,13 @@ class Service:
         )
         chores = [
             Chore("reap", 1.0, reaper.reap),
-            Chore("republish", 1.0, reaper.republish),
             Chore("measure", 5.0, reaper.measure),
             Chore("schedules", 1.0, self._schedules.tick),
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
         ]
+        if broker is not None:
+            chores.append(Chore("republish", 1.0, reaper.republish))
         if self.recovery is not None:
             chores.append(Chore("recover", settings.github.recovery_seconds, self.recovery.sweep))
         return Upkeep(
@@ -264,6 +287,14 @@ def _audit(settings: Settings) -> Audit:
     if audit.file is None:
         return audit_to_log
     return AuditFile(audit.file, audit.max_bytes, audit.keep_files)
+
+
+def _broker(settings: Settings) -> CeleryBell | None:
+    if settings.engine != "celery":
+        return None
+    from towline.engines.celery import CeleryBell
+
+    return CeleryBell(settings.redis_url or "")
 
 
 def _hook_log(settings: Settings, clock: Clock) -> GitHubHookLog | None:

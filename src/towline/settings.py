@@ -103,7 +103,7 @@ class PipelineSettings(_Table):
 class WorkerSettings(_Table):
     """The workers of one process."""
 
-    concurrency: Count = 32
+    concurrency: Count = 64
     lease_seconds: Annotated[float, Field(ge=1)] = 60
     job_timeout_seconds: Seconds = 1200
     drain_seconds: Seconds = 30

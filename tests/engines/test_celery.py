@@ -194,7 +194,7 @@ async def test_a_worker_waits_for_a_redis_that_is_not_there_yet(
 
 
 async def test_strange_messages_do_no_harm(here: World, own_redis: RedisServer) -> None:
-    """Unknown tasks, no job, too many, a job of a remote worker: skipped, and work goes on."""
+    """Unknown tasks, no job, too many, another's job, no message at all: work goes on."""
     worker = here.start_worker()
     remote = NewJob("job_remote", "mesh:scan", "scan")
     await here.jobs.enqueue(remote)
@@ -202,6 +202,8 @@ async def test_strange_messages_do_no_harm(here: World, own_redis: RedisServer) 
     app.send_task("other.task", ["job_0000"])
     for arguments in ([], ["job_0000", "job_0001"], [{"id": 1}], ["job_9999"], [remote.id]):
         app.send_task(TASK, arguments)
+    with redis.Redis(port=own_redis.port) as client:
+        client.lpush(QUEUE, "no message", "{}", "[]")
     jobs = some(3)
     await here.put(*jobs)
     await here.done(jobs)

@@ -60,7 +60,7 @@ async def _serve(settings: Settings) -> None:
     try:
         await service.open()
         made = await _first_key(service, sockets[-1])
-        service.start()
+        service.start(serving=True)
         data, control = service.apps()
         servers = [_server(data)]
         if settings.serve.control_port is not None:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from towline.engines.celery import MISSING, TASK, celery_app
-from towline.errors import MissingExtra, Transient, Unavailable
+from towline.errors import MissingExtra, Transient
 from towline.flow.work import Crew
 from towline.flow.work_metrics import SKIPPED
 from towline.ports.clock import Clock
@@ -39,6 +39,7 @@ except ImportError as missing:
 
 _CLAIM_PAUSES = (0.01, 0.03, 0.1, 0.5, 1.0, 3.0, 5.0)
 _GLANCE_SECONDS = 0.2
+_AFTER_TROUBLE_SECONDS = 0.5
 _LAST_SECONDS = 5.0
 _log = logging.getLogger("towline.work")
 
@@ -74,8 +75,6 @@ class CeleryWorker:
         """Work until `stop`."""
         self._thread.start()
         await self._ended.wait()
-        if not self._stopping.is_set():
-            raise Unavailable("the Celery worker has ended by itself; its log says why")
 
     async def stop(self, drain_seconds: float) -> None:
         """Take nothing new, let work finish for a while, give the rest back."""
@@ -94,10 +93,21 @@ class CeleryWorker:
     # ------------------------------------------------------------------ Celery's thread
 
     def _consume(self, redis_url: str) -> None:
+        """Until told to stop. What is no message at all ends a Celery worker: begin anew."""
         try:
-            app = celery_app(redis_url)
-            app.task(name=TASK, Strategy=self._strategy)(self._take)
-            worker = WorkController(
+            while not self._stopping.is_set():
+                self._consume_once(redis_url)
+                if not self._stopping.wait(_AFTER_TROUBLE_SECONDS):
+                    _log.error("celery_restarted")
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
+                self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _consume_once(self, redis_url: str) -> None:
+        app = celery_app(redis_url)
+        app.task(name=TASK, Strategy=self._strategy)(self._take)
+        try:
+            WorkController(
                 app=app,
                 pool="solo",
                 concurrency=1,
@@ -105,13 +115,9 @@ class CeleryWorker:
                 without_gossip=True,
                 without_mingle=True,
                 without_heartbeat=True,
-            )
-            worker.start()
+            ).start()
         except Exception:
             _log.exception("celery_failed")
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop may be closed
-                self._loop.call_soon_threadsafe(self._ended.set)
 
     def _strategy(self, *_: Any) -> Callable[..., None]:
         def received(message: Any, *_: Any) -> None:

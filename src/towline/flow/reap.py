@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from towline.flow.work_metrics import QUEUED, REAPED, REPUBLISHED, RUNNING
 from towline.ports.inbox import Inbox
@@ -14,9 +15,13 @@ _log = logging.getLogger("towline.reap")
 
 
 class Reaper:
-    def __init__(self, jobs: JobStore, bell: Bell) -> None:
+    def __init__(
+        self, jobs: JobStore, bell: Bell, room: Callable[[], int] = lambda: _BATCH
+    ) -> None:
+        """`room` tells how many jobs a broker can be told of at the moment."""
         self._jobs = jobs
         self._bell = bell
+        self._room = room
 
     async def reap(self) -> None:
         """Put jobs with an ended lease back, under their own id, until there are none."""
@@ -34,10 +39,12 @@ class Reaper:
 
     async def republish(self) -> None:
         """Ring for jobs that are due and that nobody was told of lately."""
-        while lost := await self._jobs.unpublished(_BATCH, _LOST_AFTER_US):
-            REPUBLISHED.inc(len(lost))
-            self._bell.ring(lost)
-            if len(lost) < _BATCH:
+        while (room := min(_BATCH, self._room())) > 0:
+            lost = await self._jobs.unpublished(room, _LOST_AFTER_US)
+            if lost:
+                REPUBLISHED.inc(len(lost))
+                self._bell.ring(lost)
+            if len(lost) < room:
                 return
 
     async def measure(self) -> None:

@@ -57,7 +57,10 @@ class SqlJobs:
     # ------------------------------------------------------------------ claims
 
     async def claim(self, wish: Wish) -> list[Claimed]:
-        return await self._database.transact(lambda: _claiming(wish))
+        claimed, held = await self._database.transact(lambda: _claiming(wish))
+        if held:
+            await self._recall(held, wish.repo_limit)
+        return claimed
 
     def claim_one(
         self, job_id: str, owner: str, lease_us: int, repo_limit: int
@@ -179,9 +182,13 @@ class SqlJobs:
 _Single = tuple[str, str, int, int]
 
 
-def _claiming(wish: Wish) -> Script[list[Claimed]]:
-    """Queue by queue. Jobs without a slot are put aside, so that those behind them are seen."""
+def _claiming(wish: Wish) -> Script[tuple[list[Claimed], set[str]]]:
+    """Queue by queue. Jobs without a slot are put aside, so that those behind them are seen.
+
+    Also returns the repositories of those that were put aside.
+    """
     claimed: list[Claimed] = []
+    waiting: set[str] = set()
     for queue in wish.queues:
         for _ in range(_ROUNDS_PER_QUEUE):
             room = wish.most - len(claimed)
@@ -190,11 +197,12 @@ def _claiming(wish: Wish) -> Script[list[Claimed]]:
                 break
             begun, held = yield from _beginning(due, wish.owner, wish.lease_us, wish.repo_limit)
             claimed += begun
+            waiting |= {row[1] for row in due if row[0] in held}
             if not held or len(claimed) >= wish.most:
                 break
         if len(claimed) >= wish.most:
             break
-    return claimed
+    return claimed, waiting
 
 
 def _claiming_those(
