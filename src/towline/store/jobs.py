@@ -57,10 +57,27 @@ class SqlJobs:
     # ------------------------------------------------------------------ claims
 
     async def claim(self, wish: Wish) -> list[Claimed]:
+        if self._database.far:
+            glanced = await self._claim_at_a_glance(wish)
+            if glanced is not None:
+                return glanced
         claimed, held = await self._database.transact(lambda: _claiming(wish))
         if held:
             await self._recall(held, wish.repo_limit)
         return claimed
+
+    async def _claim_at_a_glance(self, wish: Wish) -> list[Claimed] | None:
+        """Two statements where no slots are needed, one where nothing is due; else None."""
+        for queue in wish.queues:
+            due = await self._database.run(q.DUE, [(queue, wish.most)])
+            if any(repo is not None for _, repo in due):
+                return None
+            if due:
+                begun = await self._database.run(
+                    q.BEGIN, [(job_id, None, wish.owner, wish.lease_us) for job_id, _ in due]
+                )
+                return _in_order(begun, [job_id for job_id, _ in due])
+        return []
 
     def claim_one(
         self, job_id: str, owner: str, lease_us: int, repo_limit: int
@@ -236,9 +253,12 @@ def _beginning(
     if not allotment.starting:
         return [], allotment.held
     begun = yield q.BEGIN, [(*start, owner, lease_us) for start in allotment.starting]
-    order = {job_id: place for place, (job_id, _) in enumerate(allotment.starting)}
-    claimed = sorted((Claimed._make(row) for row in begun), key=lambda job: order[job.id])
-    return claimed, allotment.held
+    return _in_order(begun, [job_id for job_id, _ in allotment.starting]), allotment.held
+
+
+def _in_order(begun: Sequence[Row], job_ids: Sequence[str]) -> list[Claimed]:
+    order = {job_id: place for place, job_id in enumerate(job_ids)}
+    return sorted((Claimed._make(row) for row in begun), key=lambda job: order[job.id])
 
 
 def _reaping(most: int) -> Script[list[Row]]:

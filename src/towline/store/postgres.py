@@ -48,6 +48,7 @@ _SESSION = {
 class Postgres:
     dialect = "postgresql"
     seats, lanes = 32, 2
+    far = True
 
     def __init__(self, url: str, clock: Clock, timeout: float = 5.0, pool_size: int = 8) -> None:
         parts = urlsplit(url)

@@ -100,6 +100,8 @@ class Database(Protocol):
     """How many rows a statement takes before it leaves, for a store with several lanes."""
     lanes: int
     """How many statements of a kind may be under way."""
+    far: bool
+    """Whether each statement is a round trip: then it pays to look before a transaction."""
 
     @property
     def mailbox(self) -> Mailbox: ...

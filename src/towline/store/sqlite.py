@@ -39,6 +39,7 @@ def path_of(url: str) -> str:
 class Sqlite:
     dialect = "sqlite"
     seats, lanes = 128, 1
+    far = False
 
     def __init__(self, url: str, clock: Clock, timeout: float = 5.0) -> None:
         self.clock = clock
