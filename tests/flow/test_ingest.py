@@ -196,7 +196,7 @@ async def test_each_delivery_is_counted_and_logged(
 
     before = counted("towline_deliveries_total", status="accepted")
     ignored = counted("towline_webhook_deduped_total")
-    caplog.set_level(logging.INFO, "towline.ingest")
+    caplog.set_level(logging.DEBUG, "towline.ingest")
     receipt, _ = [await desk.github("check_run", check(SHA), "guid") for _ in range(2)]
     assert counted("towline_deliveries_total", status="accepted") == before + 1
     assert counted("towline_webhook_deduped_total") == ignored + 1

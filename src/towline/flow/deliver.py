@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from towline.sources.stored import events_of
 Track: TypeAlias = Callable[[Stored, Sequence[Event]], Awaitable[None]]
 
 _LARGEST_BODY = 64 * 1024 * 1024
+_log = logging.getLogger("towline.work")
 _decompress = zstandard.ZstdDecompressor().decompress
 
 
@@ -37,7 +39,23 @@ class DeliveryHandler:
             events = events_of_stored(stored)
             await self._track(stored, events)
             told += [_summary(stored, event) for event in events]
+            _tell(job, stored)
         return {"events": told}
+
+
+def _tell(job: Claimed, stored: Stored) -> None:
+    """One line for each delivery, when it was acted on; the inbox knows when it came."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info(
+            "delivery_handled",
+            extra={
+                "delivery_id": stored.delivery_id,
+                "source": stored.source,
+                "repo": stored.repo,
+                "job_id": job.id,
+                "attempt_count": job.attempts,
+            },
+        )
 
 
 def payload_of(stored: Stored) -> dict[str, Any]:

@@ -147,8 +147,8 @@ class Ingest:
                 new_hash_prefix=arrival.body_hash[:8],
             )
         count_delivery(delivery.source, status)
-        if _log.isEnabledFor(logging.INFO):
-            _log.info(
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
                 f"delivery_{taken.status}",
                 extra={
                     "delivery_id": delivery.delivery_id,

@@ -28,6 +28,7 @@ _RENEWALS_PER_LEASE = 3
 _MARGIN = 0.1
 _LONGEST_ERROR = 2000
 _SETTLE_PAUSES = (0.05, 0.2, 1.0, 3.0)
+_LEVELS = {"done": logging.DEBUG, "queued": logging.INFO}
 _log = logging.getLogger("towline.work")
 
 
@@ -150,7 +151,7 @@ class Crew:
     def _tell(self, held: Held, settlement: Settlement, recorded: bool) -> None:
         outcome = settlement.state if recorded else "stale"
         count_job(held.job.kind, "retried" if outcome == "queued" else outcome)
-        level = logging.INFO if outcome in ("done", "queued") else logging.WARNING
+        level = _LEVELS.get(outcome, logging.WARNING)
         if _log.isEnabledFor(level):
             extra = _about(held.job) | {
                 "reason": settlement.reason,

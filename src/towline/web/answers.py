@@ -85,19 +85,29 @@ async def read_body(
 
     `weigh` is told of the bytes as they arrive, and may refuse them.
     """
+    check_length(scope, limit)
+    try:
+        async with asyncio.timeout(seconds):
+            return await whole_body(receive, limit, weigh)
+    except TimeoutError:
+        raise too_slow(seconds) from None
+
+
+def check_length(scope: Scope, limit: int) -> None:
+    """Refuse what says that it is too large before any of it is read."""
     for name, value in scope["headers"]:
         if name == b"content-length" and (not value.isdigit() or int(value[:16]) > limit):
             raise _too_large(limit)
-    try:
-        async with asyncio.timeout(seconds):
-            return await _whole_body(receive, limit, weigh)
-    except TimeoutError:
-        slow = Problem(408, "too_slow", f"the body did not arrive within {seconds:g} s")
-        slow.headers.append((b"connection", b"close"))  # its rest is not waited for
-        raise slow from None
 
 
-async def _whole_body(receive: Receive, limit: int, weigh: Callable[[int], None]) -> bytes:
+def too_slow(seconds: float) -> Problem:
+    slow = Problem(408, "too_slow", f"the body did not arrive within {seconds:g} s")
+    slow.headers.append((b"connection", b"close"))  # its rest is not waited for
+    return slow
+
+
+async def whole_body(receive: Receive, limit: int, weigh: Callable[[int], None]) -> bytes:
+    """Read to its end; who calls it sets the deadline."""
     body = bytearray()
     while True:
         message = await receive()

@@ -23,9 +23,11 @@ from towline.web.answers import (
     Scope,
     Send,
     answer,
+    check_length,
     json_messages,
     messages,
-    read_body,
+    too_slow,
+    whole_body,
 )
 
 PREFIX: Final = "/webhooks/"
@@ -75,6 +77,7 @@ class Hooks:
     async def _take_in(
         self, source: str, provider: str | None, scope: Scope, receive: Receive
     ) -> list[Message]:
+        check_length(scope, self._limits.max_body_bytes)
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -87,11 +90,18 @@ class Hooks:
             load += count
             self._bytes += count
 
+        body = None
         try:
-            body = await read_body(
-                scope, receive, self._limits.max_body_bytes, self._limits.body_seconds, weigh
-            )
-            receipt = await self._store(source, provider, headers, body)
+            async with asyncio.timeout(self._limits.body_seconds) as deadline:
+                body = await whole_body(receive, self._limits.max_body_bytes, weigh)
+                deadline.reschedule(
+                    asyncio.get_running_loop().time() + _DEADLINES.get(source, _DEADLINE)
+                )
+                receipt = await self._store(source, provider, headers, body)
+        except TimeoutError:
+            if body is None:
+                raise too_slow(self._limits.body_seconds) from None
+            raise _unavailable() from None
         finally:
             self._bytes -= load
         of_a_person = source == slack.SOURCE and reading.is_form(headers, body)
@@ -101,11 +111,10 @@ class Hooks:
         self, source: str, provider: str | None, headers: Mapping[str, str], body: bytes
     ) -> Receipt:
         try:
-            async with asyncio.timeout(_DEADLINES.get(source, _DEADLINE)):
-                return await self._ingest.take_in(source, headers, body, provider=provider)
+            return await self._ingest.take_in(source, headers, body, provider=provider)
         except DeliveryRejected as refused:
             raise Problem(refused.status, refused.code, str(refused)) from None
-        except (Transient, TimeoutError):
+        except Transient:
             raise _unavailable() from None
         except Exception:
             # Nothing is wrong with the delivery: a store may be set up wrongly, or be broken.
