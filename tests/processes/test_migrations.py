@@ -13,6 +13,7 @@ import pytest
 from tests.processes.crew import PATIENCE, ROOT, Child, Crew
 from tests.servers import psql
 from towline import Idempotency, Rejected
+from towline.store.migrate import newest
 from towline.store.sqlite_library import sqlite3
 
 PROCESSES = 6
@@ -42,7 +43,7 @@ def test_processes_that_start_at_once_make_the_tables_once(sqlite_url: str, crew
     """Six open an empty file at the same moment: all succeed, with one schema."""
     for child in start_openers(crew, sqlite_url):
         assert child.hear("open")["size"] == 0
-    assert ask(sqlite_url, "SELECT version_num FROM towline_version") == ["0001"]
+    assert ask(sqlite_url, "SELECT version_num FROM towline_version") == [newest()]
     assert ask(sqlite_url, "SELECT value FROM towline_epoch") == ["0"]
 
 
@@ -62,7 +63,7 @@ async def test_migrations_of_several_processes_wait_for_each_other(
     await stranger.close()
     for child in children:
         assert (await asyncio.to_thread(child.hear, "open"))["size"] == 0
-    assert ask(postgres_url, "SELECT version_num FROM towline_version") == ["0001"]
+    assert ask(postgres_url, "SELECT version_num FROM towline_version") == [newest()]
 
 
 def test_advisory_locks_belong_to_transactions() -> None:
@@ -91,6 +92,6 @@ async def test_a_newer_database_is_refused(sql_url: str) -> None:
     with pytest.raises(Rejected) as refused:
         await Idempotency.open(sql_url)
     assert str(refused.value) == (
-        "the database is at version 9999, newer than this Towline's 0001: upgrade Towline"
+        f"the database is at version 9999, newer than this Towline's {newest()}: upgrade Towline"
     )
     assert ask(sql_url, "SELECT version_num FROM towline_version") == ["9999"]
