@@ -205,6 +205,7 @@ class Service:
             cooldown_us=_us(settings.pipeline.cooldown_seconds),
             ready=self.ready,
             bell=self.bell,
+            hours=SqlHookHours(self.database),
             beside=PATHS,
         )
         alone = settings.serve.control_port is not None

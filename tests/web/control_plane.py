@@ -19,6 +19,7 @@ from towline.ports.inbox import Arrival
 from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
 from towline.settings import ApiKeySettings
 from towline.store.api_keys import SqlApiKeys
+from towline.store.hook_hours import SqlHookHours
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
 from towline.store.sql import Database
@@ -77,6 +78,7 @@ class Plane:
             cooldown_us=COOLDOWN_US,
             ready=self.database.connect,
             bell=self.rings,
+            hours=SqlHookHours(self.database),
             ready_seconds=ready_seconds,
         )
 

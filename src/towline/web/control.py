@@ -14,10 +14,11 @@ from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
 from towline.ports.clock import Clock
+from towline.ports.hooks import HookHours
 from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
 from towline.telemetry import Audit
-from towline.web import inbox_routes, problems
+from towline.web import hook_routes, inbox_routes, problems
 from towline.web.answers import Problem
 from towline.web.auth import Keyring
 from towline.web.control_access import Control, TheControl
@@ -45,6 +46,7 @@ def create_control_app(
     cooldown_us: int,
     ready: Callable[[], Awaitable[None]],
     bell: Bell,
+    hours: HookHours,
     ready_seconds: float = READY_SECONDS,
     beside: Mapping[str, Any] | None = None,
 ) -> FastAPI:
@@ -63,11 +65,12 @@ def create_control_app(
         redirect_slashes=False,
     )
     app.state.control = Control(
-        inbox, jobs, keyring, clock, audit, cooldown_us, ready, ready_seconds, bell
+        inbox, jobs, keyring, clock, audit, cooldown_us, ready, ready_seconds, bell, hours
     )
     problems.install(app, beside or {})
     app.include_router(_router)
     app.include_router(inbox_routes.router)
+    app.include_router(hook_routes.router)
     return app
 
 

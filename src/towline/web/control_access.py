@@ -9,6 +9,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
 from towline.ports.clock import Clock
+from towline.ports.hooks import HookHours
 from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
 from towline.telemetry import Audit
@@ -30,6 +31,7 @@ class Control(NamedTuple):
     ready: Callable[[], Awaitable[None]]
     ready_seconds: float
     bell: Bell
+    hours: HookHours
 
 
 def control_of(request: Request) -> Control:
