@@ -40,6 +40,13 @@ def _list_of(value: Any) -> Any:
         raise ValueError('a list is written as JSON, like ["one", "two"]') from None
 
 
+def _words_of(value: Any) -> Any:
+    """Names may also be parted by commas or blanks."""
+    if isinstance(value, str) and not value.startswith("["):
+        return value.replace(",", " ").split()
+    return _list_of(value)
+
+
 Strings = Annotated[tuple[str, ...], BeforeValidator(_list_of)]
 Scope = Literal["read", "submit", "work", "command", "admin"]
 
@@ -154,7 +161,7 @@ class ApiKeySettings(_Table):
     """A key given by the settings; those made by `towline keys create` are in the database."""
 
     key: Annotated[str, Field(min_length=16)]
-    scopes: Annotated[tuple[Scope, ...], BeforeValidator(_list_of)] = ("read",)
+    scopes: Annotated[tuple[Scope, ...], BeforeValidator(_words_of)] = ("read",)
 
 
 class ScheduleSettings(_Table):

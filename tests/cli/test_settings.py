@@ -32,8 +32,33 @@ def test_environment_overrides_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ('["new", "old"]', ("new", "old")),
+        ("only, this one", ("only, this one",)),
+        ("", ()),
+    ],
+)
+def test_lists_in_the_environment(text: str, secrets: tuple[str, ...]) -> None:
+    """JSON, or one text as it is: a secret may have commas."""
+    loaded = settings.load(environment={"TOWLINE_GITHUB__WEBHOOK_SECRETS": text})
+    assert loaded.github.webhook_secrets == secrets
+
+
+@pytest.mark.parametrize("text", ['["read", "submit"]', "read,submit", "read submit"])
+def test_a_key_of_the_environment(text: str) -> None:
+    """Its name is part of the variable; scopes are JSON or words."""
+    variables = {"TOWLINE_API_KEYS__CI__KEY": "k" * 16, "TOWLINE_API_KEYS__CI__SCOPES": text}
+    assert settings.load(environment=variables).api_keys["ci"].scopes == ("read", "submit")
+
+
+@pytest.mark.parametrize(
     ("environment", "complaint"),
     [
+        ({"TOWLINE_API_KEYS__CI__KEY": "short"}, "api_keys.ci.key"),
+        ({"TOWLINE_API_KEYS__CI__KY": "k" * 16}, "api_keys.ci"),
+        ({"TOWLINE_GITHUB__WEBHOOK_SECRETS": "[a"}, "github.webhook_secrets"),
+        ({"TOWLINE_SERVE__PORT": "99999"}, "serve.port"),
         ({"TOWLINE_DATABSE_URL": "x"}, "did you mean database_url"),
         ({"TOWLINE_IDEMPOTENCY__TTL": "5"}, "did you mean ttl_sec"),
         ({"TOWLINE_ZZZ": "5"}, "allowed here: .*database_url"),
