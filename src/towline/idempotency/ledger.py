@@ -25,6 +25,7 @@ from towline.telemetry import Audit
 
 _CONTENTION_ROUNDS = 16
 _SETTLE_SECONDS = 1.0
+_QUICK_SECONDS = 0.25
 _FIRST_PAUSE_SECONDS = 0.02
 
 KeyLike = keys.Key | str
@@ -209,14 +210,19 @@ class Ledger:
         return claims.already_recorded(found.existing, result)
 
     async def _settle_persistently(self, result: Result) -> Swapped | None:
-        """Try again while failures come quickly; a silent store costs one deadline, not several."""
+        """Try again while failures come quickly; a silent store costs one more deadline, not many.
+
+        A call that shares a flight with earlier ones may see a silence end before its own deadline.
+        """
         give_up_at = self._clock.monotonic() + _SETTLE_SECONDS
         pause = _FIRST_PAUSE_SECONDS
         while True:
+            began = self._clock.monotonic()
             try:
                 return await self._records.settle(result)
             except Transient:
-                if self._clock.monotonic() + pause > give_up_at:
+                now = self._clock.monotonic()
+                if now - began > _QUICK_SECONDS or now + pause > give_up_at:
                     raise
             await asyncio.sleep(pause)
             pause *= 2
