@@ -341,7 +341,7 @@ async def test_the_docs_load_nothing_from_elsewhere(local: Plane) -> None:
         openapi = (await client.get("/openapi.json")).json()
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
     assert not re.search(r"https?:|src=|<script|<link", page.text)
-    assert len(openapi["paths"]) == 9
+    assert len(openapi["paths"]) == 10
     for path, operations in openapi["paths"].items():
         assert path in page.text
         for operation in operations.values():
