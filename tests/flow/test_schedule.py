@@ -55,6 +55,8 @@ async def test_a_tick_comes_once_however_many_lead(
         clock.advance(60)
         await asyncio.gather(*(leader.tick() for leader in leaders))
     assert len(await ticks(inbox, clock)) == 60
+    (planned,) = await SqlSchedules(database).load()
+    assert 0 < planned.next_run_us - clock.now_us() <= 60_000_000
     claimed = await jobs.claim(Wish([OWN_QUEUE], "me", 100, 60_000_000, 2))
     assert len(claimed) == 60
     result = await DeliveryHandler(inbox)(claimed[0])

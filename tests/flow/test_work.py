@@ -255,13 +255,18 @@ async def test_a_job_has_a_time_limit(bench: Bench) -> None:
 async def test_stopping_lets_work_finish_and_gives_back_the_rest(bench: Bench) -> None:
     """What ends in time is recorded; what does not was never begun, for the next worker."""
     began: set[str] = set()
+    stopped: set[str] = set()
     both = asyncio.Event()
 
     async def mixed(job: Claimed) -> str:
         began.add(job.id)
         if len(began) == 2:
             both.set()
-        await asyncio.sleep(0.05 if job.id == quick else 60)
+        try:
+            await asyncio.sleep(0.05 if job.id == quick else 60)
+        except asyncio.CancelledError:
+            stopped.add(job.id)
+            raise
         return "done"
 
     quick, endless = await bench.put(2)
@@ -272,6 +277,7 @@ async def test_stopping_lets_work_finish_and_gives_back_the_rest(bench: Bench) -
     assert second is not None
     assert first.state == "done"
     assert (second.state, second.attempts) == ("queued", 0)
+    assert stopped == {endless}
 
 
 async def test_a_backlog_of_one_repository_drains_without_pauses(bench: Bench) -> None:
