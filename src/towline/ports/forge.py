@@ -1,0 +1,123 @@
+"""A forge, as far as towing goes. Reading comes in batches; each write says what it presumes.
+
+A write either happened, is refused, or may have happened: `ForgeUnavailable` leaves that open, so
+the caller looks again before anything is repeated. Each call ends by its deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from towline.core.events import CheckChanged
+from towline.core.snapshot import PullRef, Snapshot
+from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
+
+__all__ = [
+    "Allowance",
+    "Done",
+    "Forge",
+    "ForgeRefused",
+    "ForgeUnavailable",
+    "ForgeUnreadable",
+    "Permission",
+]
+
+Permission: TypeAlias = Literal["none", "read", "triage", "write", "maintain", "admin"]
+DoneStatus: TypeAlias = Literal[
+    "done",
+    "queued",
+    "already",
+    "moved",
+    "conflict",
+    "blocked",
+    "retry",
+    "unsupported",
+]
+
+
+class Done(NamedTuple):
+    """What came of a write.
+
+    `done`; `queued`, to be seen later; `already` so before; `moved`, as the head is another by
+    now; `conflict` with the base; `blocked` by a rule of the forge; `retry`, as the forge asks
+    to; `unsupported` here.
+    """
+
+    status: DoneStatus
+    detail: str = ""
+
+    @property
+    def took(self) -> bool:
+        return self.status in ("done", "queued", "already")
+
+
+class Allowance(NamedTuple):
+    """What is left of the forge's rate limit, and when it is whole again."""
+
+    limit: int
+    remaining: int
+    reset_us: int
+
+
+class Forge(Protocol):
+    name: str
+    """The source that its events come from: `github`, `gitlab`."""
+
+    async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
+        """Those that are there, dozens in one call; what is missing is gone."""
+        ...
+
+    async def open_pulls(self, repo: str) -> list[Snapshot]:
+        """The open pull requests of a repository, without checks, reviews and comments."""
+        ...
+
+    async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
+        """The end of a failed check's log, or what it says of itself; empty if there is none."""
+        ...
+
+    async def permission(self, repo: str, login: str) -> Permission: ...
+
+    async def update_branch(self, ref: PullRef, head_sha: str) -> Done:
+        """Merge the base into the head, if the head is still this."""
+        ...
+
+    async def merge(self, ref: PullRef, head_sha: str) -> Done: ...
+
+    async def close(self, ref: PullRef) -> Done: ...
+
+    async def comment(self, ref: PullRef, text: str, marker: str) -> Done:
+        """Once for each marker: it is hidden in the text, and looked for first."""
+        ...
+
+    async def react(self, ref: PullRef, comment_id: str, content: Literal["+1", "-1"]) -> Done: ...
+
+    async def approve(self, ref: PullRef, head_sha: str, text: str) -> Done: ...
+
+    async def toggle_label(self, ref: PullRef, label: str) -> Done:
+        """Take it off if it is there, and put it on."""
+        ...
+
+    async def reemit_status(self, repo: str, head_sha: str, context: str) -> Done:
+        """Set the status once more to what it is."""
+        ...
+
+    async def dispatch(self, repo: str, event_type: str, payload: Mapping[str, object]) -> Done: ...
+
+    async def rerun_failed(self, repo: str, checks: Sequence[CheckChanged]) -> Done:
+        """Run the failed jobs of these checks' workflow runs again."""
+        ...
+
+    async def rerequest(self, repo: str, checks: Sequence[CheckChanged]) -> Done:
+        """Ask the apps of these checks to run their suites again."""
+        ...
+
+    async def empty_commit(self, ref: PullRef, head_sha: str, message: str) -> Done:
+        """Put a commit without changes on the head branch, if it is still there."""
+        ...
+
+    async def allowance(self) -> Allowance | None:
+        """As the last answer told; None if none did."""
+        ...
+
+    async def aclose(self) -> None: ...

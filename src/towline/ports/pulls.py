@@ -1,0 +1,182 @@
+"""Pull requests under tow, and the log of everything that happened to them.
+
+Everything that changes a pull request goes through `change`: one transaction that reads the
+record, asks a pure function what to do about it, and writes the record, its events and the jobs
+that follow, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from towline.core.budgets import Counts
+from towline.core.facts import Facts
+from towline.core.lifecycle import State
+from towline.core.snapshot import PullRef
+from towline.core.staleness import Thresholds
+from towline.ports.jobs import NewJob
+
+EventSource: TypeAlias = Literal[
+    "github-webhook",
+    "gitlab-webhook",
+    "jenkins-webhook",
+    "ci-webhook",
+    "codegenie",
+    "policy-bot",
+    "approver-bot",
+    "automerge-bot",
+    "reconciler",
+    "command-queue",
+    "admin-api",
+]
+
+
+class Intent(NamedTuple):
+    """A remedy under way: recorded before it is made, and gone when its outcome is known."""
+
+    id: str
+    strategy: str
+    head_sha: str | None
+    began_us: int
+    verify_by_us: int
+    by: str
+    made: bool = False
+    """Whether the forge or the CI took it; False until then, and when that is not known."""
+
+
+class PullRecord(NamedTuple):
+    """Times in microseconds since 1970. `since_us` is the clock of staleness."""
+
+    ref: PullRef
+    url: str | None
+    title: str
+    author: str | None
+    head_ref: str | None
+    base_ref: str | None
+    head_sha: str | None
+    vulnerability_id: str | None
+    state: State
+    substatus: str | None
+    since_us: int
+    created_us: int
+    updated_us: int
+    counts: Counts
+    lifetime: Counts
+    path: tuple[State, ...]
+    """The states it has been in, the newest last; only as many as tell whether it goes round."""
+    facts: Facts
+    intent: Intent | None
+    last_remediation_us: int | None
+    remediation_action: str | None
+    diagnosis: Mapping[str, object] | None
+    replaces: int | None
+    """The number of the pull request that was closed for this one."""
+    replaced_by: int | None
+    expires_us: int | None
+    """Set when its life has ended: it is forgotten then."""
+    version: int
+
+
+class PullEvent(NamedTuple):
+    """A line of the log. `key` makes it unique: the same one again is not written."""
+
+    event_type: str
+    source: EventSource
+    at_us: int
+    payload: Mapping[str, object]
+    key: str
+    id: int = 0
+
+
+class Change(NamedTuple):
+    """`record` as it is to stand; its version is not looked at."""
+
+    record: PullRecord
+    events: Sequence[PullEvent] = ()
+    jobs: Sequence[NewJob] = ()
+
+
+Decide: TypeAlias = Callable[[PullRecord | None, int], Change | None]
+"""Given the record, if there is one, and the store's time; None to leave all as it is.
+
+It may be called on another thread and more than once, so it touches nothing but its arguments."""
+
+
+class Changed(NamedTuple):
+    """`applied` is False if the decision was to leave it, or its first event was there already."""
+
+    applied: bool
+    record: PullRecord | None
+
+
+class Filter(NamedTuple):
+    repo: str | None = None
+    state: State | None = None
+    vulnerability_id: str | None = None
+    search: str | None = None
+    """In the title, the branch or the repository's name."""
+
+
+class PullStore(Protocol):
+    async def read(self, repo: str, number: int) -> PullRecord | None: ...
+
+    async def of_commit(self, repo: str | None, head_sha: str) -> list[PullRecord]:
+        """Those whose head it is; of any repository if the sender does not say which."""
+        ...
+
+    async def of_branch(self, repo: str, head_ref: str) -> list[PullRecord]:
+        """Those that are alive."""
+        ...
+
+    async def change(self, ref: PullRef, decide: Decide) -> Changed:
+        """If the first of the events is in the log already, nothing is written."""
+        ...
+
+    async def stale(
+        self, thresholds: Thresholds, most: int, now_us: int | None = None
+    ) -> list[PullRecord]:
+        """The longest stale first, by the store's time unless another is given."""
+        ...
+
+    async def unverified(self, most: int) -> list[PullRecord]:
+        """Those with an intent whose outcome should be known by now."""
+        ...
+
+    async def alive_for(self, vulnerability_id: str) -> list[PullRecord]:
+        """Those that are alive and fix this."""
+        ...
+
+    async def reopened(self, vulnerability_id: str) -> int:
+        """How often a pull request was closed for another one that fixes this."""
+        ...
+
+    async def count_reopened(self, vulnerability_id: str, key: str) -> int:
+        """One more, once for each key; how many it is now."""
+        ...
+
+    async def listing(self, wanted: Filter, after: str, most: int) -> list[PullRecord]:
+        """By repository and number, after the cursor `repo#number` (empty: from the first)."""
+        ...
+
+    async def named(self, name: str) -> list[str]:
+        """The repositories under tow with this bare name."""
+        ...
+
+    async def repos(self, forge: str) -> list[str]:
+        """The repositories that have pull requests under tow."""
+        ...
+
+    async def census(self) -> Mapping[State, int]:
+        """How many are in each state."""
+        ...
+
+    async def events(
+        self, repo: str, number: int, after_id: int = 0, most: int = 1000
+    ) -> list[PullEvent]:
+        """Oldest first."""
+        ...
+
+    async def cleanup(self, most: int) -> int:
+        """Forget those whose life ended long enough ago, with their logs."""
+        ...
