@@ -9,10 +9,9 @@ import asyncio
 import signal
 import sys
 
-import uvicorn
-
 from bench.sample import loop_factory
 from towline import logs
+from towline.cli.serve import hook_protocol, server_of
 from towline.service import Service
 from towline.settings import load
 
@@ -23,17 +22,17 @@ async def serve(port: int) -> None:
     service = Service(settings)
     await service.open()
     data, _ = service.apps()
-    config = uvicorn.Config(
-        data, host="127.0.0.1", port=port, lifespan="off", access_log=False, log_config=None,
-        server_header=False, proxy_headers=False,
-    )  # fmt: skip
+    server = server_of(data, hook_protocol(service))
+    server.config.port = port
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, setattr, server, "should_exit", True
+    )
     try:
-        await uvicorn.Server(config).serve()
+        await server.serve()
     finally:
         await service.close()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn raises it once more when it has ended
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(int(sys.argv[1])))

@@ -109,7 +109,7 @@ class Service:
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
         self._hook_log = _hook_log(settings, self.clock)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
-        self._hooks = Hooks(self.ingest, _hook_limits(settings))
+        self.hooks = Hooks(self.ingest, _hook_limits(settings))
         self._worker: Worker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -159,7 +159,7 @@ class Service:
                 self._own_bell,
                 self.clock,
                 hands,
-                at_the_door=lambda: self._hooks.active,
+                at_the_door=lambda: self.hooks.active,
             )
         from towline.engines.celery_worker import CeleryWorker
 
@@ -209,7 +209,7 @@ class Service:
             beside=PATHS,
         )
         alone = settings.serve.control_port is not None
-        return Gateway(self._hooks, mesh, ProbesOnly(control) if alone else control), control
+        return Gateway(self.hooks, mesh, ProbesOnly(control) if alone else control), control
 
     async def ready(self) -> None:
         """Whether the database answers."""

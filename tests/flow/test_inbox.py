@@ -17,7 +17,7 @@ from towline.store.sql import Database
 
 PER_MINUTE = 5
 MINUTE_US = 60_000_000
-BODY = b"\x00\xff compressed \\ \" ' bytes"
+BODY = b"\x00\xff binary \\ \" ' bytes"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def arrival(
     name: str, *, repo: str | None = None, subject: str | None = None, body: bytes = BODY
 ) -> Arrival:
     new = NewJob(f"job_{name}", OWN_QUEUE, "delivery", repo=repo, subject=subject)
-    return Arrival(f"github:7:{name}", name, "github", "push", repo, body, f"hash of {body!r}", new)
+    return Arrival(f"github:7:{name}", name, "github", "push", repo, body, new)
 
 
 async def due(jobs: SqlJobs) -> list[str]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-import zstandard
 from fastapi import FastAPI
 
 from tests.clocks import ManualClock
@@ -97,10 +96,9 @@ class Plane:
 
 
 def arrival(name: str, hook: int = 7, payload: Any = None) -> Arrival:
-    raw = payload if isinstance(payload, bytes) else json.dumps(payload or {"id": name}).encode()
-    body = zstandard.ZstdCompressor(level=1).compress(raw)
+    body = payload if isinstance(payload, bytes) else json.dumps(payload or {"id": name}).encode()
     job = NewJob(f"job_{hook}_{name}", OWN_QUEUE, "delivery", params='{"n": 12345678901234567890}')
-    return Arrival(f"github:{hook}:{name}", name, "github", "push", "o/r", body, "hash", job)
+    return Arrival(f"github:{hook}:{name}", name, "github", "push", "o/r", body, job)
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from tests.sources.samples import (
     slack_headers,
 )
 from tests.web.asgi_client import DEADLINE, Server
+from towline.cli.serve import hook_protocol
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, JobRecord
 from towline.service import Service
@@ -223,6 +225,10 @@ def events_told(jobs: list[JobRecord]) -> dict[str, list[dict[str, Any]]]:
     return told
 
 
+short_way: ContextVar[bool] = ContextVar("short_way", default=True)
+"""Whether webhooks pass by `hook_protocol`, as under `towline serve`, or as ASGI."""
+
+
 @contextlib.asynccontextmanager
 async def front_door(
     url: str, *, working: bool = False, clock: ManualClock | None = None, **tables: Any
@@ -234,7 +240,8 @@ async def front_door(
         await service.open()
         if working:
             service.start()
-        async with served(service.apps()[0]) as (port, client):
+        http = hook_protocol(service) if short_way.get() else "auto"
+        async with served(service.apps()[0], http) as (port, client):
             yield FrontDoor(service, client, port, clock)
         assert service.failures() == []
     finally:
@@ -242,14 +249,14 @@ async def front_door(
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any) -> AsyncIterator[tuple[int, httpx2.AsyncClient]]:
+async def served(app: Any, http: Any = "auto") -> AsyncIterator[tuple[int, httpx2.AsyncClient]]:
     """As `towline serve` serves, with a log that a test can read."""
     # asyncio turns Nagle's delay off only where the socket names its protocol.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind((LOOPBACK, 0))
     port: int = listener.getsockname()[1]
     server = Server(
-        uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
+        uvicorn.Config(app, http=http, lifespan="off", access_log=False, log_config=None, ws="none")
     )
     task = asyncio.create_task(server.serve([listener]))
     try:

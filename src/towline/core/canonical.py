@@ -194,7 +194,9 @@ def parse_json(body: bytes | str) -> JsonValue:
         raise Rejected(f"body cannot be read as JSON: {error}") from None
     except orjson.JSONEncodeError:
         raise Rejected(f"body is nested deeper than {MAX_DEPTH} levels") from None
-    return value if _nothing_was_lost(raw, written) else _parse_exactly(raw)
+    if written == raw or _nothing_was_lost(raw, written):
+        return value
+    return _parse_exactly(raw)
 
 
 def _nothing_was_lost(raw: bytes, written: bytes) -> bool:

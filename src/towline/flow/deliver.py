@@ -6,8 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-import zstandard
-
 from towline.core.canonical import parse_json
 from towline.core.events import Event
 from towline.errors import Definitive, Rejected
@@ -17,9 +15,7 @@ from towline.sources.stored import events_of
 
 Track: TypeAlias = Callable[[Stored, Sequence[Event]], Awaitable[None]]
 
-_LARGEST_BODY = 64 * 1024 * 1024
 _log = logging.getLogger("towline.work")
-_decompress = zstandard.ZstdDecompressor().decompress
 
 
 async def _nobody(stored: Stored, events: Sequence[Event]) -> None:
@@ -61,8 +57,8 @@ def _tell(job: Claimed, stored: Stored) -> None:
 def payload_of(stored: Stored) -> dict[str, Any]:
     """The JSON that came in."""
     try:
-        payload = parse_json(_decompress(stored.body or b"", max_output_size=_LARGEST_BODY))
-    except (Rejected, zstandard.ZstdError) as error:
+        payload = parse_json(stored.body or b"")
+    except Rejected as error:
         raise Definitive(f"the stored body cannot be read: {error}") from error
     return payload if isinstance(payload, dict) else {}
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
-import zstandard
 
 from towline import tracing
 from towline.core import keys
@@ -39,7 +38,6 @@ _STATUS: Final[Mapping[str, Status]] = {
     "throttled": "throttled_delayed",
 }
 _log = logging.getLogger("towline.ingest")
-_compress = zstandard.ZstdCompressor(level=1).compress
 
 
 class Receipt(NamedTuple):
@@ -50,6 +48,15 @@ class Receipt(NamedTuple):
     job_id: str | None = None
     event_name: str = ""
     reply: bytes | None = None
+
+
+class _Brief(NamedTuple):
+    """What is said of a delivery once it is stored."""
+
+    source: str
+    delivery_id: str
+    event_name: str
+    repo: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +102,8 @@ class Ingest:
         given: dict[str, Any] = {"allow_unsigned": sender.allow_unsigned}
         if source == ci.SOURCE:
             given["provider"] = provider
-        delivery = SOURCES[source].receive(headers, body, sender.secrets, now, **given)
-        return await self.take(delivery, body)
+        receive = SOURCES[source].receive
+        return await self.take(receive(headers, body, sender.secrets, now, **given), body)
 
     async def take(self, delivery: Delivery, body: bytes = b"") -> Receipt:
         """Take in what is known to be genuine."""
@@ -104,13 +111,15 @@ class Ingest:
             return Receipt(
                 "answered", delivery.delivery_id, None, delivery.event_name, delivery.reply
             )
+        brief = _Brief(delivery.source, delivery.delivery_id, delivery.event_name, delivery.repo)
         if tracing.off():
             arrival = self._arrival(delivery, body, None)
-            return self._receipt(delivery, arrival, await self._inbox.take(arrival))
-        told = {"source": delivery.source, "delivery_id": delivery.delivery_id}
-        with tracing.span("delivery", repo=delivery.repo, **told) as trace:
+            del delivery  # its payload is large, and nobody needs it while the store writes
+            return self._receipt(brief, arrival, await self._inbox.take(arrival))
+        told = {"source": brief.source, "delivery_id": brief.delivery_id}
+        with tracing.span("delivery", repo=brief.repo, **told) as trace:
             arrival = self._arrival(delivery, body, trace)
-            return self._receipt(delivery, arrival, await self._inbox.take(arrival))
+            return self._receipt(brief, arrival, await self._inbox.take(arrival))
 
     def _arrival(self, delivery: Delivery, body: bytes, trace: str | None) -> Arrival:
         job = NewJob(
@@ -123,19 +132,17 @@ class Ingest:
             max_attempts=self._max_attempts,
             trace=trace,
         )
-        payload = _payload(delivery, body)
         return Arrival(
             storable(str(delivery.key)),
             storable(delivery.delivery_id),
             delivery.source,
             storable(delivery.event_name),
             delivery.repo,
-            _compress(payload),
-            hashlib.sha256(payload).hexdigest(),
+            _payload(delivery, body),
             job,
         )
 
-    def _receipt(self, delivery: Delivery, arrival: Arrival, taken: Taken) -> Receipt:
+    def _receipt(self, delivery: _Brief, arrival: Arrival, taken: Taken) -> Receipt:
         status = _STATUS[taken.status]
         if taken.status != "duplicate":
             self._bell.ring((taken.job_id,))
@@ -144,7 +151,7 @@ class Ingest:
                 "IDEMPOTENCY_KEY_COLLISION",
                 key_prefix=keys.prefix(arrival.key),
                 source=delivery.source,
-                new_hash_prefix=arrival.body_hash[:8],
+                new_hash_prefix=hashlib.sha256(arrival.body).hexdigest()[:8],
             )
         count_delivery(delivery.source, status)
         if _log.isEnabledFor(logging.DEBUG):

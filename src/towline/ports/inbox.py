@@ -19,8 +19,7 @@ class Arrival(NamedTuple):
     event_name: str
     repo: str | None
     body: bytes
-    """Compressed JSON."""
-    body_hash: str
+    """JSON."""
     job: NewJob
 
 
@@ -42,7 +41,6 @@ class Stored(NamedTuple):
     repo: str | None
     body: bytes | None
     """None in a listing."""
-    body_hash: str
     job_id: str
     throttled: int
     copies: int

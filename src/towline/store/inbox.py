@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from towline.core.throttle import Rate, verdict
 from towline.ports.inbox import Arrival, Stored, Taken
+from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
 from towline.store.job_statements import ENQUEUE
 from towline.store.rate_statements import HIT
@@ -26,17 +27,17 @@ STORE = Statement(
     "store delivery",
     {
         "delivery_id": "text", "key": "text", "source": "text", "event_name": "text",
-        "repo": "text", "body": "bytea", "body_hash": "text", "job_id": "text",
+        "repo": "text", "body": "bytea", "job_id": "text",
     },
     """
     INSERT INTO towline_deliveries
-      (delivery_id, key, source, event_name, repo, body, body_hash, job_id, throttled, copies,
+      (delivery_id, key, source, event_name, repo, body, job_id, throttled, copies,
        received_us, last_seen_us)
-    SELECT b.delivery_id, b.key, b.source, b.event_name, b.repo, b.body, b.body_hash, b.job_id,
+    SELECT b.delivery_id, b.key, b.source, b.event_name, b.repo, b.body, b.job_id,
       0, 0, {now}, {now}
     FROM b WHERE true ON CONFLICT (delivery_id, key) DO UPDATE
       SET copies = towline_deliveries.copies + 1, last_seen_us = {now}
-    RETURNING key, job_id, body_hash, copies
+    RETURNING key, job_id, CASE WHEN copies > 0 THEN body END, copies
     """,
 )  # fmt: skip
 
@@ -148,12 +149,12 @@ class SqlInbox:
     async def _fly_lookups(self, job_ids: list[str]) -> list[list[Stored]]:
         found: dict[str, list[Stored]] = {job_id: [] for job_id in job_ids}
         for row in await self._database.run(OF_JOB, [(job_id,) for job_id in found]):
-            stored = Stored._make(row)
+            stored = _stored(row)
             found[stored.job_id].append(stored)
         return [found[job_id] for job_id in job_ids]
 
     async def find(self, delivery_id: str) -> list[Stored]:
-        return [Stored._make(row) for row in await self._database.run(FIND, [(delivery_id,)])]
+        return [_stored(row) for row in await self._database.run(FIND, [(delivery_id,)])]
 
     async def known(self, delivery_ids: Sequence[str]) -> set[str]:
         if not delivery_ids:
@@ -167,6 +168,11 @@ class SqlInbox:
 
     async def cleanup(self, most: int, keep_us: int) -> int:
         return len(await self._database.run(CLEANUP, [(most, keep_us)]))
+
+
+def _stored(row: Row) -> Stored:
+    stored = Stored._make(row)
+    return stored._replace(body=unpacked(stored.body))
 
 
 def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
@@ -187,8 +193,10 @@ def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]
 
 
 def _row(arrival: Arrival, job_id: str) -> Row:
-    key, delivery_id, *rest, _ = arrival
-    return (delivery_id, key, *rest, job_id)
+    return (
+        arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
+        packed(arrival.body), job_id,
+    )  # fmt: skip
 
 
 def _waiting(arrivals: Sequence[Arrival]) -> Script[dict[str, tuple[str, int]]]:
@@ -257,9 +265,9 @@ def _queueing(
 
 
 def _told(arrival: Arrival, row: Row, delay_us: int | None) -> Taken:
-    _, job_id, body_hash, copies = row
+    _, job_id, first_body, copies = row
     if copies:
-        return Taken("duplicate", job_id, same_body=body_hash == arrival.body_hash)
+        return Taken("duplicate", job_id, same_body=unpacked(first_body) == arrival.body)
     if delay_us:
         return Taken("throttled", job_id, delay_us / 1e6)
     return Taken("accepted", job_id)

@@ -53,8 +53,11 @@ class Problem(Exception):
         self.headers.append((b"retry-after", b"%d" % max(1, math.ceil(seconds))))
         return self
 
+    def body(self) -> bytes:
+        return orjson.dumps(self.members)
+
     def messages(self) -> list[Message]:
-        return messages(self.status, self.headers, orjson.dumps(self.members))
+        return messages(self.status, self.headers, self.body())
 
 
 def json_messages(status: int, value: Any, headers: Headers | None = None) -> list[Message]:
@@ -97,7 +100,7 @@ def check_length(scope: Scope, limit: int) -> None:
     """Refuse what says that it is too large before any of it is read."""
     for name, value in scope["headers"]:
         if name == b"content-length" and (not value.isdigit() or int(value[:16]) > limit):
-            raise _too_large(limit)
+            raise too_large(limit)
 
 
 def too_slow(seconds: float) -> Problem:
@@ -125,10 +128,10 @@ async def whole_body(receive: Receive, limit: int, weigh: Callable[[int], None])
 
 def _within(body: Any, limit: int) -> bytes:
     if len(body) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     whole: bytes = body
     return whole
 
 
-def _too_large(limit: int) -> Problem:
+def too_large(limit: int) -> Problem:
     return Problem(413, "too_large", f"the body is larger than {limit} bytes")

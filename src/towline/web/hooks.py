@@ -10,22 +10,23 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+import orjson
 
 from towline.errors import Transient
 from towline.flow.ingest import Ingest, Receipt
 from towline.sources import SOURCES, DeliveryRejected, ci, reading, slack
 from towline.web.answers import (
     Hangup,
-    Message,
+    Headers,
     Problem,
     Receive,
     Scope,
     Send,
     answer,
-    check_length,
-    json_messages,
     messages,
+    too_large,
     too_slow,
     whole_body,
 )
@@ -34,6 +35,8 @@ PREFIX: Final = "/webhooks/"
 RETRY_SECONDS: Final = 5
 _DEADLINES: Final[Mapping[str, float]] = {slack.SOURCE: 2.5}
 _DEADLINE: Final = 9.0
+_JSON: Final = (b"content-type", b"application/json")
+_TEXT: Final = (b"content-type", b"text/plain")
 _log = logging.getLogger("towline.ingest")
 
 
@@ -45,109 +48,135 @@ class HookLimits:
     body_seconds: float = 10.0
 
 
+class Answer(NamedTuple):
+    """A whole answer, but for its length."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
 class Hooks:
+    """Takes deliveries in, by ASGI or from `hook_protocol`, within one set of limits."""
+
     def __init__(self, ingest: Ingest, limits: HookLimits) -> None:
-        self._ingest = ingest
-        self._limits = limits
+        self.limits = limits
         self.active = 0
         """Deliveries under way."""
+        self._ingest = ingest
         self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            source, provider = _route(scope)
-            whole = await self._admit(source, provider, scope, receive)
+            whole = messages(*await self._received(scope, receive))
         except Hangup:
             return
         except Problem as problem:
             whole = problem.messages()
         await answer(send, whole)
 
-    async def _admit(
-        self, source: str, provider: str | None, scope: Scope, receive: Receive
-    ) -> list[Message]:
-        if self.active >= self._limits.max_concurrency:
-            raise _busy("too many deliveries at once")
-        self.active += 1
-        try:
-            return await self._take_in(source, provider, scope, receive)
-        finally:
-            self.active -= 1
-
-    async def _take_in(
-        self, source: str, provider: str | None, scope: Scope, receive: Receive
-    ) -> list[Message]:
-        check_length(scope, self._limits.max_body_bytes)
+    async def _received(self, scope: Scope, receive: Receive) -> Answer:
+        source, provider = self.route(scope["path"], scope["method"])
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        self.check_length(headers.get("content-length"))
+        self.enter()
         load = 0
 
         def weigh(count: int) -> None:
             nonlocal load
-            if self._bytes + count > self._limits.max_inflight_bytes:
-                raise _busy("too many bytes of deliveries at once")
-            load += count
-            self._bytes += count
+            load += self.weigh(count, load)
 
-        body = None
         try:
-            async with asyncio.timeout(self._limits.body_seconds) as deadline:
-                body = await whole_body(receive, self._limits.max_body_bytes, weigh)
-                deadline.reschedule(
-                    asyncio.get_running_loop().time() + _DEADLINES.get(source, _DEADLINE)
-                )
-                receipt = await self._store(source, provider, headers, body)
+            async with asyncio.timeout(self.limits.body_seconds):
+                body = await whole_body(receive, self.limits.max_body_bytes, weigh)
         except TimeoutError:
-            if body is None:
-                raise too_slow(self._limits.body_seconds) from None
-            raise _unavailable() from None
-        finally:
-            self._bytes -= load
-        of_a_person = source == slack.SOURCE and reading.is_form(headers, body)
-        return _told(receipt, 200 if of_a_person else 202)
-
-    async def _store(
-        self, source: str, provider: str | None, headers: Mapping[str, str], body: bytes
-    ) -> Receipt:
+            self.leave(load)
+            raise too_slow(self.limits.body_seconds) from None
+        except BaseException:
+            self.leave(load)
+            raise
         try:
-            return await self._ingest.take_in(source, headers, body, provider=provider)
+            return await self.take(source, provider, headers, body)
+        finally:
+            self.leave(load)
+
+    # ------------------------------------------------------------------ limits
+
+    def check_length(self, declared: str | None) -> None:
+        """Refuse what says that it is too large before any of it is read."""
+        limit = self.limits.max_body_bytes
+        if declared is not None and (not declared.isdigit() or int(declared[:16]) > limit):
+            raise too_large(limit)
+
+    def enter(self) -> None:
+        """One more delivery is under way, until it leaves."""
+        if self.active >= self.limits.max_concurrency:
+            raise _busy("too many deliveries at once")
+        self.active += 1
+
+    def leave(self, load: int) -> None:
+        """It is answered or gone, and its bytes with it."""
+        self.active -= 1
+        self._bytes -= load
+
+    def weigh(self, count: int, before: int) -> int:
+        """So many more bytes of a body of which `before` came already; they count from now on."""
+        if before + count > self.limits.max_body_bytes:
+            raise too_large(self.limits.max_body_bytes)
+        if self._bytes + count > self.limits.max_inflight_bytes:
+            raise _busy("too many bytes of deliveries at once")
+        self._bytes += count
+        return count
+
+    # ------------------------------------------------------------------ a delivery
+
+    @staticmethod
+    def route(path: str, method: str) -> tuple[str, str | None]:
+        """The source and, for other CI systems, the provider that the path names."""
+        source, slash, provider = path.removeprefix(PREFIX).partition("/")
+        if source not in SOURCES or (slash and (source != ci.SOURCE or not provider)):
+            known = ", ".join(sorted(SOURCES))
+            raise Problem(
+                404, "unknown_source", f"webhooks come to {PREFIX}SOURCE, one of: {known}"
+            )
+        if method != "POST":
+            problem = Problem(405, "method_not_allowed", "deliveries are sent with POST")
+            problem.headers.append((b"allow", b"POST"))
+            raise problem
+        return source, provider or None
+
+    async def take(
+        self, source: str, provider: str | None, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """The answer to a delivery that has arrived whole; a `Problem` is one as well."""
+        try:
+            async with asyncio.timeout(_DEADLINES.get(source, _DEADLINE)):
+                receipt = await self._ingest.take_in(source, headers, body, provider=provider)
         except DeliveryRejected as refused:
             raise Problem(refused.status, refused.code, str(refused)) from None
-        except Transient:
+        except (Transient, TimeoutError):
             raise _unavailable() from None
         except Exception:
             # Nothing is wrong with the delivery: a store may be set up wrongly, or be broken.
             _log.exception("delivery_not_stored", extra={"source": source})
             raise _unavailable() from None
+        of_a_person = source == slack.SOURCE and reading.is_form(headers, body)
+        return _told(receipt, 200 if of_a_person else 202)
 
 
-def _route(scope: Scope) -> tuple[str, str | None]:
-    """The source and, for other CI systems, the provider that the path names."""
-    source, slash, provider = scope["path"].removeprefix(PREFIX).partition("/")
-    if source not in SOURCES or (slash and (source != ci.SOURCE or not provider)):
-        known = ", ".join(sorted(SOURCES))
-        raise Problem(404, "unknown_source", f"webhooks come to {PREFIX}SOURCE, one of: {known}")
-    if scope["method"] != "POST":
-        problem = Problem(405, "method_not_allowed", "deliveries are sent with POST")
-        problem.headers.append((b"allow", b"POST"))
-        raise problem
-    return source, provider or None
-
-
-def _told(receipt: Receipt, accepted: int) -> list[Message]:
+def _told(receipt: Receipt, accepted: int) -> Answer:
     """Of what a person did in Slack, any status but 200 is shown to them as a failure."""
     if receipt.reply is not None:
-        return messages(200, [(b"content-type", b"text/plain")], receipt.reply)
+        return Answer(200, [_TEXT], receipt.reply)
     status = accepted if receipt.status == "accepted" else 200
-    return json_messages(
-        status,
-        {
-            "status": receipt.status,
-            "delivery_id": receipt.delivery_id,
-            "job_id": receipt.job_id,
-        },
-    )
+    told = {
+        "status": receipt.status,
+        "delivery_id": receipt.delivery_id,
+        "job_id": receipt.job_id,
+    }
+    return Answer(status, [_JSON], orjson.dumps(told))
 
 
 def _busy(why: str) -> Problem:

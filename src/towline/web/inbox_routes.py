@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-import zstandard
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
@@ -37,7 +36,6 @@ from towline.web.problems import documented
 _THE_END: Final = 2**63 - 1
 _MOST_KEYS_SHOWN: Final = 20
 _UNDER_WAY: Final = ("queued", "running")
-_LARGEST_PAYLOAD: Final = 2**28
 
 router = APIRouter(prefix="/api", responses=documented(401, 403, 422, 503))
 
@@ -88,7 +86,7 @@ async def show_delivery(
     """A delivery with its payload and how its job stands."""
     delivery = _chosen(await control.inbox.find(delivery_id), key)
     job = await control.jobs.read(delivery.job_id)
-    payload = await asyncio.to_thread(_decompressed, delivery.body)
+    payload = await asyncio.to_thread(_text, delivery.body)
     job_out = JobOut.of(job).model_dump(mode="json") if job else None
     return _with_json(DeliveryOut.of(delivery), payload=payload, job=job_out)
 
@@ -186,11 +184,10 @@ def _with_json(model: BaseModel, **more: Any) -> Response:
     return Response(body, media_type="application/json")
 
 
-def _decompressed(body: bytes | None) -> orjson.Fragment | None:
+def _text(body: bytes | None) -> orjson.Fragment | None:
     try:
-        raw = zstandard.ZstdDecompressor().decompress(body or b"", _LARGEST_PAYLOAD)
-        return _readable(raw.decode())
-    except (zstandard.ZstdError, UnicodeDecodeError):
+        return _readable((body or b"").decode())
+    except UnicodeDecodeError:
         return None
 
 

@@ -54,7 +54,6 @@ CREATE TABLE towline_deliveries (
     event_name   TEXT NOT NULL,
     repo         TEXT,
     body         {bytes} NOT NULL,
-    body_hash    TEXT NOT NULL,
     job_id       {name} NOT NULL,
     throttled    BIGINT NOT NULL,
     copies       BIGINT NOT NULL,

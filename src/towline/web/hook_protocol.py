@@ -1,0 +1,221 @@
+"""The short way for webhooks through uvicorn: from its HTTP parser to ingest, without ASGI.
+
+Scope, messages, events and the request's cycle cost more than verifying and parsing a delivery
+do. Here a delivery's body is collected by the protocol, and its answer written in one piece. All
+else, and a delivery that is pipelined behind another request, goes uvicorn's own way, to the same
+`Hooks`.
+
+It also ends connections whose request does not get on, which uvicorn leaves open for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import TimerHandle
+from typing import Any, Final
+from urllib.parse import unquote
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from towline.web.answers import Problem, too_slow
+from towline.web.hooks import PREFIX, Answer, Hooks
+
+_PREFIX: Final = PREFIX.encode()
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CLOSE: Final = (b"connection", b"close")
+
+
+class _Nobody:
+    """In the place of the event for which a cycle of uvicorn's waits."""
+
+    def set(self) -> None:
+        return None
+
+
+class _Delivery:
+    """A request under way; to uvicorn it looks like one of its own cycles."""
+
+    message_event: Final = _Nobody()
+    __slots__ = (
+        "chunks", "disconnected", "headers", "inside", "keep_alive", "length", "provider",
+        "response_complete", "source", "whole",
+    )  # fmt: skip
+
+    def __init__(self, headers: dict[str, str], keep_alive: bool) -> None:
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.source = ""
+        self.provider: str | None = None
+        self.chunks: list[bytes] = []
+        self.length = 0
+        self.inside = False
+        """It counts among those under way."""
+        self.whole = False
+        """Its body is complete, so that its answer will come."""
+        self.response_complete = False
+        self.disconnected = False
+
+    def body(self) -> bytes:
+        return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+
+
+class HookProtocol(HttpToolsProtocol):
+    """A connection. `hooks` is set by `protocol_for`."""
+
+    hooks: Hooks
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._unfinished = False
+        """A request has begun, and is not yet in the hands of anybody."""
+        self._patience: TimerHandle | None = None
+
+    # ------------------------------------------------------------------ of the connection
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._unfinished and self._patience is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(self.hooks.limits.body_seconds, self._too_slow)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._finished()
+        cycle: Any = self.cycle
+        if isinstance(cycle, _Delivery) and not cycle.whole:
+            self._leave(cycle)
+        super().connection_lost(error)
+
+    def _too_slow(self) -> None:
+        self._patience = None
+        cycle: Any = self.cycle
+        if isinstance(cycle, _Delivery) and not cycle.response_complete:
+            self._answer(cycle, _told(too_slow(self.hooks.limits.body_seconds)), close=True)
+        else:
+            self.transport.close()
+
+    def _finished(self) -> None:
+        self._unfinished = False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    # ------------------------------------------------------------------ of the parser
+
+    def on_message_begin(self) -> None:
+        self._unfinished = True
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+
+    def on_headers_complete(self) -> None:
+        before = self.cycle
+        if (
+            self.url.startswith(_PREFIX)
+            and (before is None or before.response_complete)
+            and not self.parser.should_upgrade()
+        ):
+            self._begin()
+            return
+        self._finished()
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        cycle: Any = self.cycle
+        if not isinstance(cycle, _Delivery):
+            super().on_body(body)
+            return
+        if cycle.response_complete:
+            return
+        try:
+            cycle.length += self.hooks.weigh(len(body), cycle.length)
+        except Problem as problem:
+            self._answer(cycle, _told(problem), close=True)
+            return
+        cycle.chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        self._finished()
+        cycle: Any = self.cycle
+        if not isinstance(cycle, _Delivery):
+            super().on_message_complete()
+            return
+        if cycle.response_complete:
+            return
+        cycle.whole = True
+        task = self.loop.create_task(self._deliver(cycle))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    # ------------------------------------------------------------------ a delivery
+
+    def _begin(self) -> None:
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        self.cycle = cycle = _Delivery(headers, keep_alive)  # type: ignore[assignment]
+        try:
+            path = self.url.partition(b"?")[0].decode("latin-1")
+            method = self.parser.get_method().decode("latin-1")
+            cycle.source, cycle.provider = self.hooks.route(unquote(path), method)
+            self.hooks.check_length(headers.get("content-length"))
+            self.hooks.enter()
+            cycle.inside = True
+            if self.expect_100_continue:
+                self.transport.write(_CONTINUE)
+        except Problem as problem:
+            self._answer(cycle, _told(problem))
+
+    async def _deliver(self, cycle: _Delivery) -> None:
+        try:
+            answer = await self.hooks.take(
+                cycle.source, cycle.provider, cycle.headers, cycle.body()
+            )
+        except Problem as problem:
+            answer = _told(problem)
+        except asyncio.CancelledError:
+            self._leave(cycle)
+            self.transport.close()
+            raise
+        self._answer(cycle, answer)
+
+    def _leave(self, cycle: _Delivery) -> None:
+        if cycle.inside:
+            cycle.inside = False
+            self.hooks.leave(cycle.length)
+
+    def _answer(self, cycle: _Delivery, answer: Answer, *, close: bool = False) -> None:
+        """Write it, unless nobody is there any more, and go on to what comes next."""
+        self._leave(cycle)
+        cycle.response_complete = True
+        if cycle.disconnected or self.transport.is_closing():
+            return
+        close = close or not cycle.keep_alive
+        headers = [*answer.headers, _CLOSE] if close else answer.headers
+        lines = [
+            b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *headers)
+        ]
+        self.transport.write(
+            b"%b%bcontent-length: %d\r\n\r\n%b"
+            % (STATUS_LINE[answer.status], b"".join(lines), len(answer.body), answer.body)
+        )
+        if close:
+            self.transport.close()
+        self.on_response_complete()
+
+
+def _told(problem: Problem) -> Answer:
+    return Answer(problem.status, problem.headers, problem.body())
+
+
+def protocol_for(hooks: Hooks) -> type[HookProtocol]:
+    """uvicorn makes its protocols by itself, so that they find what they need on their class."""
+    return type("HookProtocol", (HookProtocol,), {"hooks": hooks})
