@@ -17,6 +17,7 @@ from towline.core.throttle import Rate, verdict
 from towline.ports.inbox import Arrival, Stored, Taken
 from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
+from towline.store.inbox_at_once import TAKE, rows_at_once
 from towline.store.job_statements import ENQUEUE
 from towline.store.rate_statements import HIT
 from towline.store.sql import Database, Row, Script, Statement
@@ -140,8 +141,18 @@ class SqlInbox:
         return self._takes.submit(arrival)
 
     async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:
+        if self._database.far:
+            return await self._fly_at_once(arrivals)
         taken = await self._database.transact(lambda: _taking(arrivals, self._rate))
         return [taken[arrival.key] for arrival in arrivals]
+
+    async def _fly_at_once(self, arrivals: list[Arrival]) -> list[Taken]:
+        rows = rows_at_once(arrivals, _MOST_PASSENGERS, self._rate)
+        found = {row[0]: row for row in await self._database.run(TAKE, rows)}
+        late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
+        if late:
+            await self._database.run(THROTTLED, late)
+        return [_told(one, found[one.key][:4], found[one.key][4]) for one in arrivals]
 
     def of_job(self, job_id: str) -> Awaitable[list[Stored]]:
         return self._lookups.submit(job_id)
