@@ -21,9 +21,11 @@ from towline.core.submission import Keep
 from towline.core.throttle import rate_of
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import Rejected
+from towline.flow.bridge import Bridge
 from towline.flow.deliver import DeliveryHandler
 from towline.flow.ingest import DELIVERY, Ingest, Sender
 from towline.flow.reap import Reaper, Tidying
+from towline.flow.reconcile import Reconciler
 from towline.flow.recover import Recovery
 from towline.flow.schedule import Schedules
 from towline.flow.submit import Submit, SubmitPolicy
@@ -33,6 +35,7 @@ from towline.forges.github_app import GitHubApp
 from towline.forges.github_hooks import GitHubHookLog
 from towline.ports.clock import Clock
 from towline.ports.jobs import OWN_QUEUE, Bell
+from towline.service_tow import Outside, TowParts, outside_of
 from towline.settings import Settings
 from towline.sources import SOURCES
 from towline.store.api_keys import SqlApiKeys
@@ -40,6 +43,7 @@ from towline.store.clock import SystemClock
 from towline.store.hook_hours import SqlHookHours
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
+from towline.store.pulls import SqlPulls
 from towline.store.requests import SqlRequests
 from towline.store.schedules import SqlSchedules
 from towline.store.sql import Database
@@ -76,6 +80,7 @@ class Service:
         *,
         clock: Clock | None = None,
         handlers: Mapping[str, Handler] | None = None,
+        outside: Outside | None = None,
     ) -> None:
         _check(settings)
         if settings.traces.enabled:
@@ -97,17 +102,24 @@ class Service:
             self.inbox, self.bell, self.clock, self.audit, _senders(settings),
             settings.pipeline.max_attempts,
         )  # fmt: skip
-        self.crew = Crew(
+        app = _github_app(settings)
+        self.tow = TowParts(
+            settings,
+            self.database,
             self.jobs,
-            {DELIVERY: DeliveryHandler(self.inbox), **(handlers or {})},
+            self.bell,
             self.clock,
-            _rules(settings),
+            self.audit,
+            outside or outside_of(settings, self.clock, app),
         )
+        deliver = DeliveryHandler(self.inbox, self.tow.tracker)
+        known: dict[str, Handler] = {DELIVERY: deliver, **self.tow.handlers(), **(handlers or {})}
+        self.crew = Crew(self.jobs, known, self.clock, _rules(settings))
         self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
         self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
         wanted = {name: schedule.cron for name, schedule in settings.schedules.items()}
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
-        self._hook_log = _hook_log(settings, self.clock)
+        self._hook_log = _hook_log(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self.hooks = Hooks(self.ingest, _hook_limits(settings))
         self._worker: Worker | None = None
@@ -134,6 +146,18 @@ class Service:
             hooks,
             audit=self.audit,
         )
+
+    @property
+    def pulls(self) -> SqlPulls:
+        return self.tow.pulls
+
+    @property
+    def bridge(self) -> Bridge:
+        return self.tow.bridge
+
+    @property
+    def reconciler(self) -> Reconciler:
+        return self.tow.reconciler
 
     # ------------------------------------------------------------------ life
 
@@ -182,6 +206,7 @@ class Service:
             await asyncio.to_thread(self._broker.close)
         if self._hook_log is not None:
             await self._hook_log.aclose()
+        await self.tow.outside.aclose()
         await self._state.aclose()
         await self.database.aclose()
 
@@ -207,6 +232,7 @@ class Service:
             bell=self.bell,
             hours=SqlHookHours(self.database),
             beside=PATHS,
+            tow=self.tow.for_routes(),
         )
         alone = settings.serve.control_port is not None
         return Gateway(self.hooks, mesh, ProbesOnly(control) if alone else control), control
@@ -233,6 +259,7 @@ class Service:
             Chore("schedules", 1.0, self._schedules.tick),
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
+            *self.tow.chores(),
         ]
         if broker is not None:
             chores.append(Chore("republish", 1.0, reaper.republish))
@@ -307,14 +334,18 @@ def _broker(settings: Settings) -> CeleryBell | None:
     return CeleryBell(settings.redis_url or "")
 
 
-def _hook_log(settings: Settings, clock: Clock) -> GitHubHookLog | None:
+def _github_app(settings: Settings) -> GitHubApp | None:
+    github = settings.github
+    if not (github.app_id or github.app_key_file):
+        return None
+    if not (github.app_id and github.app_key_file):
+        raise Rejected("github.app_id and github.app_key_file are set both or not at all")
+    return GitHubApp(github.app_id, github.app_key_file)
+
+
+def _hook_log(settings: Settings, clock: Clock, app: GitHubApp | None) -> GitHubHookLog | None:
     """The delivery log, where there is a hook to watch and something to ask for it with."""
     github = settings.github
-    app = None
-    if github.app_id or github.app_key_file:
-        if not (github.app_id and github.app_key_file):
-            raise Rejected("github.app_id and github.app_key_file are set both or not at all")
-        app = GitHubApp(github.app_id, github.app_key_file)
     if github.hooks and not github.token:
         raise Rejected("github.hooks needs github.token (TOWLINE_GITHUB__TOKEN) to read their log")
     if app is None and not github.hooks:

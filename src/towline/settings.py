@@ -6,56 +6,54 @@ start with one line that names it and says what is allowed.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from towline.errors import Rejected
+from towline.settings_complaints import PREFIX, first_complaint, shown, table_at
+from towline.settings_tow import (
+    BudgetSettings,
+    CommandSettings,
+    FailurePatternSettings,
+    NotifySettings,
+    ReconcilerSettings,
+    RepoSettings,
+    SignalsSettings,
+    StalenessSettings,
+    TowSettings,
+    TriggersSettings,
+)
+from towline.settings_values import (
+    Count,
+    HttpUrl,
+    Port,
+    Seconds,
+    Strings,
+    Table,
+    repo_name,
+    words_of,
+)
 
-PREFIX = "TOWLINE_"
 DEFAULT_FILE = "towline.toml"
 _NOT_SETTINGS = ("TOWLINE_TEST_", "TOWLINE_CONFIG")
 
-
-Seconds = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-def _list_of(value: Any) -> Any:
-    """A list comes from the environment as JSON; any other text is a list of one."""
-    if not isinstance(value, str):
-        return value
-    if not value.startswith("["):
-        return [value] if value else []
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError('a list is written as JSON, like ["one", "two"]') from None
-
-
-def _words_of(value: Any) -> Any:
-    """Names may also be parted by commas or blanks."""
-    if isinstance(value, str) and not value.startswith("["):
-        return value.replace(",", " ").split()
-    return _list_of(value)
-
-
-Strings = Annotated[tuple[str, ...], BeforeValidator(_list_of)]
 Scope = Literal["read", "submit", "work", "command", "admin"]
+Secret = Annotated[str | None, Field(repr=False)]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class IdempotencySettings(_Table):
+class IdempotencySettings(Table):
     """How long results are kept, and how much of them."""
 
     enabled: bool = True
@@ -67,18 +65,18 @@ class IdempotencySettings(_Table):
     store_max_items: Count = 200_000
 
 
-class SourceSettings(_Table):
+class SourceSettings(Table):
     """A sender of webhooks. All its secrets are valid at once, so that one can be changed."""
 
-    webhook_secrets: Strings = ()
+    webhook_secrets: Annotated[Strings, Field(repr=False)] = ()
     allow_unsigned: bool = False
 
 
 class GitHubSettings(SourceSettings):
     """GitHub: its API, and the hooks whose delivery log is compared with the inbox."""
 
-    api_url: str = "https://api.github.com"
-    token: str | None = None
+    api_url: HttpUrl = "https://api.github.com"
+    token: Secret = None
     app_id: str | None = None
     app_key_file: Path | None = None
     hooks: Strings = ()
@@ -86,7 +84,30 @@ class GitHubSettings(SourceSettings):
     recovery_seconds: Seconds = 300
 
 
-class IngestSettings(_Table):
+class GitLabSettings(SourceSettings):
+    """GitLab and its API."""
+
+    api_url: HttpUrl = "https://gitlab.com/api/v4"
+    token: Secret = None
+
+
+class JenkinsSettings(SourceSettings):
+    """Jenkins, and who starts builds there."""
+
+    url: HttpUrl | None = None
+    user: str | None = None
+    token: Secret = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.user is None) != (self.token is None):
+            raise ValueError("user and token are set both or not at all")
+        if self.token is not None and self.url is None:
+            raise ValueError("token is for url, which is not set")
+        return self
+
+
+class IngestSettings(Table):
     """What may come in, how fast, and how long it is kept."""
 
     repo_rate_per_minute: Count = 30
@@ -97,7 +118,7 @@ class IngestSettings(_Table):
     keep_seconds: Seconds = 604_800
 
 
-class PipelineSettings(_Table):
+class PipelineSettings(Table):
     """How often and how soon work is tried again, and how much of it at a time."""
 
     max_attempts: Count = 3
@@ -107,7 +128,7 @@ class PipelineSettings(_Table):
     repo_concurrency: Count = 2
 
 
-class WorkerSettings(_Table):
+class WorkerSettings(Table):
     """The workers of one process."""
 
     concurrency: Count = 64
@@ -118,17 +139,17 @@ class WorkerSettings(_Table):
     keep_dead_seconds: Seconds = 2_592_000
 
 
-class MeshSettings(_Table):
+class MeshSettings(Table):
     """The submit API: how much may wait, how much may run, and how results are sealed."""
 
     max_queued: Count = 10_000
     max_inflight: Count = 1_000
     max_body_bytes: Count = 1_048_576
     max_lease_seconds: Seconds = 3600
-    hmac_key: str | None = None
+    hmac_key: Secret = None
 
 
-class ServeSettings(_Table):
+class ServeSettings(Table):
     """Where to listen. With a control port, all but webhooks and mesh moves to that address."""
 
     host: str = "127.0.0.1"
@@ -137,7 +158,7 @@ class ServeSettings(_Table):
     control_port: Port | None = None
 
 
-class AuditSettings(_Table):
+class AuditSettings(Table):
     """The audit log: JSON lines in a file that is rotated, or the ordinary log."""
 
     file: Path | None = None
@@ -145,45 +166,51 @@ class AuditSettings(_Table):
     keep_files: Count = 5
 
 
-class LogSettings(_Table):
+class LogSettings(Table):
     format: Literal["auto", "json", "text"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class TraceSettings(_Table):
+class TraceSettings(Table):
     """OpenTelemetry traces, off unless enabled."""
 
     enabled: bool = False
     endpoint: str | None = None
 
 
-class ApiKeySettings(_Table):
+class ApiKeySettings(Table):
     """A key given by the settings; those made by `towline keys create` are in the database."""
 
-    key: Annotated[str, Field(min_length=16)]
-    scopes: Annotated[tuple[Scope, ...], BeforeValidator(_words_of)] = ("read",)
+    key: Annotated[str, Field(min_length=16, repr=False)]
+    scopes: Annotated[tuple[Scope, ...], BeforeValidator(words_of)] = ("read",)
 
 
-class ScheduleSettings(_Table):
+class ScheduleSettings(Table):
     """A job by cron expression, in UTC."""
 
     cron: str
 
 
-class Settings(_Table):
+def _named_repos(repos: dict[str, RepoSettings]) -> dict[str, RepoSettings]:
+    for name in repos:
+        repo_name(name)
+    return repos
+
+
+class Settings(Table):
     """Everything that can be set."""
 
-    database_url: str = "sqlite:///towline.db"
+    database_url: Annotated[str, Field(repr=False)] = "sqlite:///towline.db"
     state_backend: Literal["memory", "sql", "redis"] = "sql"
-    redis_url: str | None = None
+    redis_url: Secret = None
     engine: Literal["embedded", "celery"] = "embedded"
     store_timeout_seconds: Seconds = 5.0
     idempotency: IdempotencySettings = IdempotencySettings()
     github: GitHubSettings = GitHubSettings()
-    gitlab: SourceSettings = SourceSettings()
+    gitlab: GitLabSettings = GitLabSettings()
     slack: SourceSettings = SourceSettings()
     jira: SourceSettings = SourceSettings()
-    jenkins: SourceSettings = SourceSettings()
+    jenkins: JenkinsSettings = JenkinsSettings()
     ci: SourceSettings = SourceSettings()
     scheduler: SourceSettings = SourceSettings()
     ingest: IngestSettings = IngestSettings()
@@ -194,24 +221,52 @@ class Settings(_Table):
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     traces: TraceSettings = TraceSettings()
-    api_keys: dict[str, ApiKeySettings] = {}
-    schedules: dict[str, ScheduleSettings] = {}
+    api_keys: dict[str, ApiKeySettings] = Field(default_factory=dict)
+    schedules: dict[str, ScheduleSettings] = Field(default_factory=dict)
+    tow: TowSettings = TowSettings()
+    reconciler: ReconcilerSettings = ReconcilerSettings()
+    staleness: StalenessSettings = StalenessSettings()
+    budgets: BudgetSettings = BudgetSettings()
+    signals: SignalsSettings = SignalsSettings()
+    triggers: TriggersSettings = TriggersSettings()
+    commands: CommandSettings = CommandSettings()
+    notify: NotifySettings = NotifySettings()
+    failure_patterns: FailurePatternSettings = FailurePatternSettings()
+    repo: Annotated[dict[str, RepoSettings], AfterValidator(_named_repos)] = Field(
+        default_factory=dict
+    )
 
     def source(self, name: str) -> SourceSettings:
         found: SourceSettings = getattr(self, name)
         return found
+
+    @model_validator(mode="after")
+    def _triggers_can_be_pulled(self) -> Self:
+        """An http trigger calls only hosts that are listed; a Jenkins one needs a Jenkins."""
+        allowed = {host.lower() for host in self.triggers.allowed_hosts}
+        tables: dict[str, Any] = {"triggers": self.triggers}
+        for name, repo in self.repo.items():
+            tables[f'repo."{name}".triggers'] = repo.triggers
+        for place, table in tables.items():
+            for poked, trigger in table.given().items() if table is not None else ():
+                if trigger.kind == "http" and trigger.host not in allowed:
+                    shown = f"{trigger.host} of {place}.{poked}.url"
+                    raise ValueError(f"the host {shown} is not in triggers.allowed_hosts")
+                if trigger.kind == "jenkins" and self.jenkins.url is None:
+                    raise ValueError(f"{place}.{poked}: kind jenkins needs jenkins.url")
+        return self
 
 
 def load(file: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
     """Read the file (the default one only if it is there) and the environment over it."""
     environment = os.environ if environment is None else environment
     given = _from_file(file)
-    for path, value in _from_environment(environment).items():
+    for path, value in sorted(_from_environment(environment).items()):
         _place(given, path, value)
     try:
         return Settings.model_validate(given)
     except ValidationError as error:
-        raise Rejected(_first_complaint(error)) from None
+        raise Rejected(first_complaint(error, Settings)) from None
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:
@@ -239,33 +294,25 @@ def _place(tree: dict[str, Any], path: tuple[str, ...], value: str) -> None:
     for name in tables:
         inner = tree.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise Rejected(f"{_shown(path)} sets a part of {name}, which is not a table")
+            raise Rejected(f"{shown(path)} sets a part of {name}, which is not a table")
         tree = inner
+    if value.lstrip().startswith("{") and table_at(Settings, path) is not None:
+        tree[leaf] = _merged(tree.get(leaf), _object_of(path, value))
+        return
     if isinstance(tree.get(leaf), dict):
-        raise Rejected(f"{_shown(path)} is a table; set its parts")
+        raise Rejected(f"{shown(path)} is a table; set its parts, or give it as a JSON object")
     tree[leaf] = value
 
 
-def _first_complaint(error: ValidationError) -> str:
-    complaint = error.errors(include_url=False, include_input=False)[0]
-    path = tuple(str(part) for part in complaint["loc"])
-    if complaint["type"] == "extra_forbidden":
-        return f"unknown setting {_shown(path)}{_suggestion(path)}"
-    return f"setting {_shown(path)}: {complaint['msg'].lower()}"
+def _object_of(path: tuple[str, ...], text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Rejected(f"setting {shown(path)}: not a JSON object") from None
 
 
-def _shown(path: tuple[str, ...]) -> str:
-    return f"{'.'.join(path)} ({PREFIX}{'__'.join(path).upper()})"
-
-
-def _suggestion(path: tuple[str, ...]) -> str:
-    table: Any = Settings
-    for name in path[:-1]:
-        if get_origin(table) is dict:
-            table = get_args(table)[1]
-            continue
-        field = table.model_fields.get(name)
-        table = field.annotation if field is not None else Settings
-    allowed = sorted(table.model_fields)
-    close = difflib.get_close_matches(path[-1], allowed, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; allowed here: {', '.join(allowed)}"
+def _merged(under: Any, over: Any) -> Any:
+    """Tables are laid over each other; anything else is replaced."""
+    if not (isinstance(under, dict) and isinstance(over, dict)):
+        return over
+    return {**under, **{name: _merged(under.get(name), value) for name, value in over.items()}}

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from towline.cli import command, prs, reconcile, sim
 from towline.cli.keys import keys
 from towline.errors import TowlineError
 
@@ -24,6 +25,10 @@ app = typer.Typer(
 database = typer.Typer(help="The database's tables.", no_args_is_help=True)
 app.add_typer(database, name="db")
 app.add_typer(keys, name="keys")
+prs.register(app)
+command.register(app)
+reconcile.register(app)
+sim.register(app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")

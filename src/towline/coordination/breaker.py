@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import NamedTuple
 
 import orjson
 
@@ -17,6 +18,19 @@ from towline.ports.coordination import DocumentStore
 from towline.telemetry import BREAKER_TRIPS, Audit
 
 _CONTENTION_ROUNDS = 32
+
+
+class Report(NamedTuple):
+    """A breaker as it stands; `opening_us` and `failure_rate` tell when and why it opened."""
+
+    name: str
+    state: State
+    trips: int
+    opening_us: int
+    failure_rate: float
+    opened_us: int
+    successes: int
+    failures: int
 
 
 class Permit:
@@ -81,6 +95,13 @@ class BreakerService:
     async def refresh(self) -> State:
         await self._read()
         return self.state
+
+    async def report(self) -> Report:
+        circuit, now, _, _ = await self._read()
+        good, bad = rules.counts(circuit, now, self._limits)
+        state = rules.state_of(circuit, now, self._limits)
+        opened = (circuit.trips, circuit.opening_us, circuit.rate, circuit.opened_us)
+        return Report(self.name, state, *opened, good, bad)
 
     async def admit(self) -> Permit | None:
         """A permit, or None while the breaker is open or somebody else is probing."""

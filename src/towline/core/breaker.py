@@ -1,6 +1,6 @@
 """The circuit breaker's arithmetic.
 
-    closed ──failures reach the threshold within the window──▸ open
+    closed ──failures pass the threshold within the window──▸ open
     open ──cooldown over: one probe is admitted──▸ half open
     half open ──probe succeeded──▸ closed     ──probe failed──▸ open
 
@@ -36,6 +36,10 @@ class Circuit:
     probe_until_us: int = 0
     buckets: tuple[tuple[int, int, int], ...] = ()
     """(bucket number, successes, failures), oldest first."""
+    opening_us: int = 0
+    """When it left closed; probes that failed since are further trips of that one opening."""
+    rate: float = 0.0
+    """The share of failures that opened it."""
 
 
 def state_of(circuit: Circuit, now: int, limits: Limits) -> State:
@@ -82,8 +86,9 @@ def record(
         return circuit
     circuit = replace(circuit, buckets=_added(circuit, now, limits, successes, failures))
     good, bad = counts(circuit, now, limits)
-    if good + bad >= limits.minimum and bad >= limits.threshold * (good + bad):
-        return _opened(circuit, now)
+    total = good + bad
+    if total >= limits.minimum and (bad > limits.threshold * total or bad == total):
+        return replace(_opened(circuit, now), opening_us=now, rate=bad / total)
     return circuit
 
 
@@ -91,7 +96,9 @@ def probed(circuit: Circuit, now: int, holder: str, succeeded: bool) -> Circuit:
     """The probe's verdict; that of a probe whose lease went to another is ignored."""
     if circuit.probe != holder:
         return circuit
-    return closed(circuit) if succeeded else _opened(circuit, now)
+    if succeeded:
+        return closed(circuit)
+    return replace(_opened(circuit, now), opening_us=circuit.opening_us, rate=circuit.rate)
 
 
 def closed(circuit: Circuit) -> Circuit:

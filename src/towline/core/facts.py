@@ -6,14 +6,26 @@ words came. Facts are about one head commit: another one starts them anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.core.events import CheckStatus, Conclusion, PullRequestState
+from towline.core.events import (
+    PASSING,
+    CheckStatus,
+    Conclusion,
+    PullRequestState,
+    ReviewState,
+)
+from towline.core.failures import Pattern, classify_failure
+from towline.core.signals import Signals
 
 Verdict: TypeAlias = Literal["none", "running", "passed", "failed"]
 """Of all required checks together, or of the policy bot."""
+
+_CONTAINERS: Final = frozenset({"workflow_run", "pipeline", "check_suite"})
+"""Kinds whose failure only repeats that of a check within."""
+_STAGES: Final[Mapping[CheckStatus, int]] = {"queued": 0, "in_progress": 1, "completed": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +43,36 @@ class CheckFact:
     kind: str = "check_run"
     summary: str = ""
     url: str | None = None
+    heard_us: int = 0
+    """When we heard of it, by our own clock."""
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "completed" and self.conclusion not in PASSING
+
+    @property
+    def passed(self) -> bool:
+        return self.status == "completed" and self.conclusion in PASSING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewFact:
+    """The newest word of one reviewer."""
+
+    state: ReviewState
+    at: float | None = None
+    by_bot: bool = False
+    body: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Something that a signal was recognised by, when it is not seen in any other fact."""
+
+    by: str
+    at: float | None = None
+    text: str = ""
+    heard_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,3 +93,148 @@ class Facts:
     """Whether the failure of its checks may pass by itself; None while nobody has looked."""
     evidence: str = ""
     """The line that shows it."""
+    author: str | None = None
+    draft: bool = False
+    as_of: float | None = None
+    """The sender's time of the newest word on the pull request itself."""
+    head_since: float | None = None
+    """When the head commit became it, where that was told."""
+    former_heads: tuple[str, ...] = ()
+    """Heads that it had before, the newest last."""
+    suites: Mapping[str, CheckFact] = field(default_factory=dict)
+    """Check suites by their id: one that is open says that more is to come."""
+    policy_checks: Mapping[str, CheckFact] = field(default_factory=dict)
+    """The policy bot's own, by name."""
+    policy_at: float | None = None
+    policy_heard_us: int = 0
+    reviews: Mapping[str, ReviewFact] = field(default_factory=dict)
+    """By reviewer."""
+    said: Mapping[str, Said] = field(default_factory=dict)
+    """By outcome and the place of the signal that recognised it: `policy_passed/0`."""
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a name is among these; one that ends in `*` stands for all that begin so."""
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+        for pattern in patterns
+    )
+
+
+def is_newer(known: CheckFact, word: CheckFact) -> bool:
+    """Whether a word on a check is newer than the one that is known, or as new and tells more.
+
+    An attempt outweighs a time. Times are often whole seconds: within one, runs of one kind are
+    ordered by their numbers, and a run goes from queued to completed.
+    """
+    if None not in (known.attempt, word.attempt) and known.attempt != word.attempt:
+        return (word.attempt or 0) > (known.attempt or 0)
+    if known.at is not None and word.at is not None and known.at != word.at:
+        return word.at > known.at
+    if known.kind == word.kind and known.run_id != word.run_id:
+        number, other = word.run_id or "", known.run_id or ""
+        if number.isdecimal() and other.isdecimal():
+            return int(number) > int(other)
+    return _STAGES[word.status] >= _STAGES[known.status]
+
+
+def counted(facts: Facts, signals: Signals) -> dict[str, CheckFact]:
+    """CI's checks that decide: the required ones, or all that are not ignored."""
+    return {
+        name: check
+        for name, check in facts.checks.items()
+        if not matches(name, signals.ignored)
+        and (not signals.required or matches(name, signals.required))
+    }
+
+
+def checks_verdict(facts: Facts, signals: Signals, doubted_us: int | None = None) -> Verdict:
+    """Of all checks that decide. None at all is no success, and neither is an open suite.
+
+    `doubted_us` is when a new run was asked for: a failure from before it still waits for its run.
+    Where the required checks are named, they alone decide, whatever suites are open.
+    """
+    checks = counted(facts, signals)
+    failed = [check for check in checks.values() if check.failed]
+    if any(not is_old(check.heard_us, check.at, doubted_us) for check in failed):
+        return "failed"
+    if not checks:
+        return _without_checks(facts, signals)
+    if failed or any(not check.passed for check in checks.values()):
+        return "running"
+    if signals.required:
+        missing = [one for one in signals.required if not any(matches(n, [one]) for n in checks)]
+        return "running" if missing else "passed"
+    waiting = any(suite.status != "completed" for suite in _suites(facts, signals))
+    return "running" if waiting else "passed"
+
+
+def policy_verdict(facts: Facts, doubted_us: int | None = None) -> Verdict:
+    """The policy bot's; what it said before it was asked again does not count any more."""
+    old = is_old(facts.policy_heard_us, facts.policy_at, doubted_us)
+    return "running" if old and facts.policy in ("passed", "failed") else facts.policy
+
+
+def is_old(heard_us: int, at: float | None, doubted_us: int | None) -> bool:
+    """Whether a word is from before; if nobody noted when it was heard, by the sender's time."""
+    if doubted_us is None:
+        return False
+    if heard_us:
+        return heard_us < doubted_us
+    return at is None or at < doubted_us // 1_000_000
+
+
+def policy_is_outdated(facts: Facts) -> bool:
+    """Whether the policy bot refused before CI had passed, and so will look again."""
+    if facts.policy != "failed" or facts.policy_at is None:
+        return False
+    return any(
+        check.passed and check.at is not None and check.at > facts.policy_at
+        for check in facts.checks.values()
+    )
+
+
+class Reading(NamedTuple):
+    """Of all failed checks together: `transient` only if each of them is."""
+
+    transient: bool
+    evidence: str
+    names: tuple[str, ...]
+
+
+def read_failures(
+    facts: Facts, signals: Signals, patterns: Sequence[Pattern] = ()
+) -> Reading | None:
+    """None if no check that decides has failed."""
+    failed = {name: check for name, check in counted(facts, signals).items() if check.failed}
+    telling = {n: check for n, check in failed.items() if check.kind not in _CONTAINERS} or failed
+    readings = [
+        classify_failure(check.summary, conclusion=check.conclusion, check=name, patterns=patterns)
+        for name, check in sorted(telling.items())
+    ]
+    if not readings:
+        return None
+    lasting = [reading for reading in readings if reading.kind == "persistent"]
+    shown = (lasting or readings)[0]
+    return Reading(not lasting, shown.evidence, tuple(sorted(telling)))
+
+
+def newest_check_at(facts: Facts, signals: Signals) -> float | None:
+    return max(
+        (check.at for check in counted(facts, signals).values() if check.at is not None),
+        default=None,
+    )
+
+
+def _suites(facts: Facts, signals: Signals) -> list[CheckFact]:
+    """Those that CI's checks come in: not the policy bot's, which would wait for itself."""
+    others = (*signals.ignored, *signals.policy_checks)
+    return [suite for suite in facts.suites.values() if not matches(suite.app or "", others)]
+
+
+def _without_checks(facts: Facts, signals: Signals) -> Verdict:
+    """A suite may fail before any check of it began, as with a workflow that cannot run."""
+    suites = _suites(facts, signals)
+    if not signals.required and not facts.checks and any(suite.failed for suite in suites):
+        return "failed"
+    return "running" if suites or facts.checks else "none"

@@ -107,7 +107,7 @@ _IMPLIED: Final[Mapping[tuple[State, Happening], tuple[State, ...]]] = {
 }
 """Moves that pass through states which the event implies."""
 
-_RESULTS: Final[Mapping[Happening, State]] = {
+RESULT_OF: Final[Mapping[Happening, State]] = {
     "PR_OPENED": "CREATED",
     "CHECKS_STARTED": "CHECKS_RUNNING",
     "BRANCH_UPDATED": "CHECKS_RUNNING",
@@ -164,7 +164,7 @@ def move(state: State, happening: Happening, *, by_person: bool = False) -> Move
     if state == "NEEDS_INTERVENTION" and happening == "BRANCH_UPDATED" and not by_person:
         return Move("anomaly", state, state)
     transition = TRANSITIONS.get((state, happening))
-    if happening != "BRANCH_UPDATED" and _RESULTS.get(happening) == state:
+    if happening != "BRANCH_UPDATED" and RESULT_OF.get(happening) == state:
         return Move("repeated", state, state)
     if transition is None:
         return Move("anomaly", state, state)

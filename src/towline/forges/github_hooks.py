@@ -13,7 +13,7 @@ import httpx2
 from towline.core.recovery import Entry, Hook
 from towline.errors import Rejected
 from towline.forges.github_app import GitHubApp
-from towline.forges.github_rest import Answer, GitHubRest, bearer
+from towline.forges.github_rest import Answer, GitHubRest, bearer, date_us
 from towline.ports.clock import Clock
 from towline.ports.hooks import ForgeUnreadable, LogPage, Recorded
 
@@ -53,6 +53,8 @@ class GitHubHookLog:
             query=query,
             etag=kept.etag if kept else None,
         )
+        if date_us(answer.headers.get("date")) is None:
+            raise ForgeUnreadable("GitHub's answer has no Date to go by")
         if answer.status == 304:
             if kept is None:
                 raise ForgeUnreadable("GitHub says that nothing changed, but was not asked")

@@ -18,12 +18,13 @@ from towline.ports.hooks import HookHours
 from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
 from towline.telemetry import Audit
-from towline.web import hook_routes, inbox_routes, problems
+from towline.web import hook_routes, inbox_routes, problems, pull_routes, reconciler_routes
 from towline.web.answers import Problem
 from towline.web.auth import Keyring
 from towline.web.control_access import Control, TheControl
 from towline.web.control_models import Health, Readiness
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
+from towline.web.tow_access import Tow
 
 READY_SECONDS: Final = 2.0
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -49,10 +50,12 @@ def create_control_app(
     hours: HookHours,
     ready_seconds: float = READY_SECONDS,
     beside: Mapping[str, Any] | None = None,
+    tow: Tow | None = None,
 ) -> FastAPI:
     """`ready` raises where the database cannot be reached; it is given `ready_seconds`.
 
-    `beside` describes what is served in front of this app, for its docs.
+    `beside` describes what is served in front of this app, for its docs. With `tow` come the
+    routes of pull requests and of the reconciler.
     """
     from towline import __version__
 
@@ -71,6 +74,10 @@ def create_control_app(
     app.include_router(_router)
     app.include_router(inbox_routes.router)
     app.include_router(hook_routes.router)
+    if tow is not None:
+        app.state.tow = tow
+        app.include_router(pull_routes.router)
+        app.include_router(reconciler_routes.router)
     return app
 
 

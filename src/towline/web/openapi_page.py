@@ -67,21 +67,25 @@ def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
         f"<span class='soft'>{summary}</span></summary>"
         f"<p>{escape(operation.get('description', ''))}</p>"
         f"{_table(('Parameter', 'Kind', ''), parameters)}"
+        f"{_table(('Body', 'Type', ''), _fields(_body_schema(operation.get('requestBody', {}))))}"
         f"{_table(('Status', 'Body', ''), responses)}</details>"
     )
 
 
 def _model(name: str, schema: Mapping[str, Any]) -> str:
-    required = schema.get("required", ())
-    fields = [
-        (field, _type(each) + ("" if field in required else ", optional"), _about(each))
-        for field, each in schema.get("properties", {}).items()
-    ]
     return (
         f"<details id='{escape(name)}'><summary>{escape(name)}</summary>"
         f"<p>{escape(schema.get('description', ''))}</p>"
-        f"{_table(('Field', 'Type', ''), fields)}</details>"
+        f"{_table(('Field', 'Type', ''), _fields(schema))}</details>"
     )
+
+
+def _fields(schema: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    required = schema.get("required", ())
+    return [
+        (field, _type(each) + ("" if field in required else ", optional"), _about(each))
+        for field, each in schema.get("properties", {}).items()
+    ]
 
 
 def _about(schema: Mapping[str, Any]) -> str:

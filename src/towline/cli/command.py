@@ -1,0 +1,66 @@
+"""`towline command`: order something for a pull request, through the same queue as everybody."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towline.cli import waiting
+from towline.cli.prs import Config, Json, Ref, print_json, ref_of
+
+if TYPE_CHECKING:
+    from towline.ports.pulls import PullStore
+    from towline.web.tow_access import Orders
+
+_Command = Annotated[str, typer.Argument(metavar="COMMAND", help="Like /rebuild or /merge.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("command")(command)
+
+
+def command(ref: Ref, order: _Command, config: Config = None, json: Json = False) -> None:
+    """Queue a command for a pull request; a running worker carries it out."""
+    ordered = waiting.run("Queueing the command", _ordered(config, ref, order))
+    if json:
+        print_json(ordered)
+        return
+    pull = f"{ordered['repo']}#{ordered['number']}"
+    typer.echo(f"{ordered['command']} for {pull} is queued as {ordered['job_id']}")
+
+
+async def _ordered(config: Path | None, ref: str, order: str) -> dict[str, Any]:
+    from towline.service import Service
+    from towline.settings import load
+
+    ref_of(ref)
+    service: Any = Service(load(config))
+    try:
+        await service.open()
+        return await ordered_at(service.pulls, service.bridge, ref, order)
+    finally:
+        await service.close()
+
+
+async def ordered_at(pulls: PullStore, bridge: Orders, ref: str, order: str) -> dict[str, Any]:
+    from towline.web.fleet import full_name
+
+    name, number = ref_of(ref)
+    repo = await full_name(pulls, name)
+    ordered = await bridge.order(repo, number, order, source="admin-api", requested_by=_caller())
+    return {
+        "job_id": ordered.job_id,
+        "command": ordered.command,
+        "repo": ordered.repo,
+        "number": ordered.number,
+    }
+
+
+def _caller() -> str:
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (OSError, KeyError):
+        return "cli"

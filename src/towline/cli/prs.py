@@ -1,0 +1,154 @@
+"""`towline prs`, `pr` and `explain`: the fleet and its pull requests, read from the database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from towline.cli import waiting
+from towline.errors import Rejected
+
+if TYPE_CHECKING:
+    from towline.core.sweep_policy import TowPolicy
+    from towline.ports.pulls import PullStore
+    from towline.web.pull_models import PullStatus
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Ref = Annotated[str, typer.Argument(metavar="OWNER/NAME#N", help="The pull request.")]
+_Stale = Annotated[bool, typer.Option("--stale", help="Only those that are stale.")]
+_Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
+_State = Annotated[str | None, typer.Option("--state", help="Only those in this state.")]
+_Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="How many at most.")]
+_AT_A_TIME: Final = 500
+
+
+def register(app: typer.Typer) -> None:
+    app.command("prs")(fleet)
+    app.command("pr")(pull)
+    app.command("explain")(explain)
+
+
+def fleet(
+    stale: _Stale = False,
+    repo: _Repo = None,
+    state: _State = None,
+    limit: _Limit = 100,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List the pull requests under tow, by repository and number."""
+    found = waiting.run("Reading the fleet", _fleet(config, stale, repo, state, limit))
+    if json:
+        print_json(found)
+        return
+    from towline.cli.pull_texts import show_fleet
+
+    show_fleet(found)
+
+
+def pull(ref: Ref, config: Config = None, json: Json = False) -> None:
+    """Show where a pull request stands, its budgets and its log."""
+    status = waiting.run("Reading the pull request", _status(config, ref))
+    if json:
+        print_json(status.model_dump(mode="json"))
+        return
+    from towline.cli.pull_texts import show_pull
+
+    show_pull(status)
+
+
+def explain(ref: Ref, config: Config = None, json: Json = False) -> None:
+    """Say why each decision on a pull request was taken, and what comes next."""
+    status = waiting.run("Reading the pull request", _status(config, ref))
+    from towline.cli.pull_texts import explained, show_explanation
+
+    if json:
+        print_json(explained(status))
+        return
+    show_explanation(status)
+
+
+def print_json(value: Any) -> None:
+    import orjson
+
+    typer.echo(orjson.dumps(value).decode())
+
+
+def ref_of(text: str) -> tuple[str, int]:
+    """The repository, maybe by its bare name, and the number."""
+    from towline.web.pull_models import parsed_ref
+
+    ref = parsed_ref(text)
+    if ref is None:
+        raise Rejected(f"a pull request is written OWNER/NAME#NUMBER, not {text[:100]!a}")
+    return ref
+
+
+class _Opened(NamedTuple):
+    pulls: PullStore
+    policy: TowPolicy
+    now_us: int
+
+
+@asynccontextmanager
+async def _opened(config: Path | None) -> AsyncIterator[_Opened]:
+    from towline import settings
+    from towline.settings_policy import policy_of
+    from towline.store.clock import SystemClock
+    from towline.store.pulls import SqlPulls
+    from towline.wiring import database_for
+
+    loaded = settings.load(config)
+    clock = SystemClock()
+    database = database_for(loaded.database_url, clock, loaded.store_timeout_seconds)
+    try:
+        await database.connect()
+        yield _Opened(SqlPulls(database), policy_of(loaded), clock.now_us())
+    finally:
+        await database.aclose()
+
+
+async def _fleet(
+    config: Path | None, stale: bool, repo: str | None, state: str | None, limit: int
+) -> dict[str, Any]:
+    from towline.core.lifecycle import STATES
+    from towline.web.fleet import Fleet, Wanted
+    from towline.web.pull_models import pull_out
+
+    known = next((one for one in STATES if one == (state or "").upper()), None)
+    if state is not None and known is None:
+        raise Rejected(f"unknown state {state[:50]!a}; allowed: {', '.join(STATES)}")
+    async with _opened(config) as opened:
+        reader = Fleet(opened.pulls, opened.policy, opened.now_us)
+        wanted = Wanted(repo, known, stale or None)
+        items: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None and len(items) < limit:
+            page = await reader.page(wanted, cursor, min(_AT_A_TIME, limit - len(items)))
+            for one in page.records:
+                out = pull_out(one, opened.policy.of(one.ref.repo), opened.now_us)
+                items.append(out.model_dump(mode="json"))
+            cursor = page.next
+        counts = dict(await opened.pulls.census())
+    return {"items": items, "next": cursor, "counts": counts}
+
+
+async def _status(config: Path | None, text: str) -> PullStatus:
+    from towline.web.fleet import full_name, story_of
+    from towline.web.pull_models import pull_status
+
+    name, number = ref_of(text)
+    async with _opened(config) as opened:
+        repo = await full_name(opened.pulls, name)
+        record = await opened.pulls.read(repo, number)
+        if record is None:
+            raise Rejected(f"{repo}#{number} is not towed, or ended long ago")
+        story = await story_of(opened.pulls, record)
+    return pull_status(record, opened.policy, opened.now_us, story)

@@ -1,0 +1,170 @@
+"""What a sweep decides about one pull request: pure, from its record, its log and a look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from towline.core.budgets import Counts, Strategy
+from towline.core.classify import (
+    STRATEGY_OF,
+    Action,
+    Case,
+    Diagnosis,
+    Past,
+    classify,
+)
+from towline.core.drift import correct
+from towline.core.facts import Facts
+from towline.core.happenings import Context
+from towline.core.lifecycle import Happening, State
+from towline.core.pulls import PullEvent, PullRecord, Tracked
+from towline.core.snapshot import PullRef, Snapshot
+from towline.core.sweep_policy import RepoPolicy
+
+Fate: TypeAlias = Literal["acted", "escalated", "skipped", "failed", "corrected", "decided"]
+"""What a sweep made of its decision; `decided` and no more when it is dry or only observes."""
+
+
+class Decision(NamedTuple):
+    ref: PullRef
+    state: State
+    rule: str
+    action: Action
+    reason: str
+    evidence: str
+    budget_left: int | None
+    outcome: str
+    """The fate, and what came of the remedy."""
+
+
+_HEALS: Final[Mapping[State, Action]] = {
+    "CREATED": "RETRY_CHECKS",
+    "CHECKS_RUNNING": "RETRY_CHECKS",
+    "MERGING": "RETRIGGER_MERGE",
+}
+"""Where no rule but the last one holds, and one try may help."""
+
+
+def history_of(events: Iterable[PullEvent]) -> list[Past]:
+    """What was observed of it; what was not believed or came too late is no history."""
+    return [
+        Past(meant_by(event), event.at_us / 1e6)
+        for event in events
+        if not event.payload.get("anomaly") and not event.payload.get("outdated")
+    ]
+
+
+def meant_by(event: PullEvent) -> str:
+    """A drift that was corrected stands for the event that was missed."""
+    if event.event_type == "STATE_DRIFT_CORRECTED":
+        return _REACHED_BY.get(str(event.payload.get("actual")), event.event_type)
+    return event.event_type
+
+
+_REACHED_BY: Final[Mapping[str, Happening]] = {
+    "CHECKS_RUNNING": "CHECKS_STARTED",
+    "CHECKS_PASSED": "CHECKS_PASSED",
+    "CHECKS_FAILED": "CHECKS_FAILED",
+    "POLICY_EVALUATING": "POLICY_STARTED",
+    "POLICY_PASSED": "POLICY_PASSED",
+    "POLICY_FAILED": "POLICY_FAILED",
+    "APPROVED": "APPROVAL_GRANTED",
+    "MERGING": "MERGE_ATTEMPTED",
+    "MERGED": "PR_MERGED",
+    "CLOSED": "PR_CLOSED",
+}
+
+
+def corrected_by(
+    record: PullRecord, sight: Snapshot, context: Context, now_us: int
+) -> Tracked | None:
+    """The drift's correction; where we are the policy bot, what we found stays what it was."""
+    tracked = correct(record, sight, context, now_us)
+    if tracked is None or record.state != "POLICY_FAILED":
+        return tracked
+    seen = tracked.record
+    if seen.state != record.state or seen.facts.policy != "none":
+        return tracked
+    return tracked._replace(record=seen._replace(substatus=record.substatus))
+
+
+def case_of(
+    record: PullRecord,
+    facts: Facts,
+    history: Sequence[Past],
+    *,
+    transient: bool = False,
+    evidence: str = "",
+    reopened: int = 0,
+) -> Case:
+    """`facts` are what was just seen; `reopened` counts the new ones that its vulnerability got."""
+    counts: dict[Strategy, int] = dict(record.counts)
+    counts["close_and_reopen"] = max(counts.get("close_and_reopen", 0), reopened)
+    return Case(
+        state=record.state,
+        substatus=record.substatus,
+        since=record.since_us / 1e6,
+        history=history,
+        path=record.path,
+        conflicts=facts.conflicts is True,
+        behind=facts.behind is True,
+        transient=transient,
+        evidence=evidence or facts.policy_says,
+        counts=counts,
+        lifetime=record.lifetime,
+    )
+
+
+def diagnosed(case: Case, now: float, policy: RepoPolicy, *, heal_unlisted: bool) -> Diagnosis:
+    """The classifier's word; where it only falls through, one try first if that is wanted."""
+    diagnosis = classify(case, now, policy.thresholds, policy.budgets)
+    action = _HEALS.get(case.state)
+    if not heal_unlisted or diagnosis.finding.rule != "fallthrough" or action is None:
+        return diagnosis
+    strategy = STRATEGY_OF[action]
+    if case.counts.get(strategy, 0) or not policy.budgets[strategy]:
+        return diagnosis
+    finding = diagnosis.finding._replace(action=action, reason="one try before a person is asked")
+    left = policy.budgets[strategy]
+    return Diagnosis(finding, action, finding.reason, left, diagnosis.finding)
+
+
+def as_stored(diagnosis: Diagnosis, now: float, outcome: str) -> dict[str, object]:
+    """A diagnosis as it is kept with the record."""
+    otherwise = diagnosis.otherwise
+    return {
+        "rule": diagnosis.finding.rule,
+        "reason": diagnosis.reason,
+        "evidence": diagnosis.finding.evidence,
+        "next_action": diagnosis.action,
+        "budget_left": diagnosis.budget_left,
+        "otherwise": None if otherwise is None else otherwise._asdict(),
+        "outcome": outcome,
+        "at": now,
+    }
+
+
+def decision_on(record: PullRecord, diagnosis: Diagnosis, outcome: str) -> Decision:
+    return Decision(
+        record.ref,
+        record.state,
+        diagnosis.finding.rule,
+        diagnosis.action,
+        diagnosis.reason,
+        diagnosis.finding.evidence,
+        diagnosis.budget_left,
+        outcome,
+    )
+
+
+def budgets_left(record: PullRecord, limits: Counts) -> dict[str, dict[str, int]]:
+    """For people: how much of each budget is used."""
+    return {
+        strategy: {
+            "used": record.counts.get(strategy, 0),
+            "max": most,
+            "lifetime": record.lifetime.get(strategy, 0),
+        }
+        for strategy, most in limits.items()
+    }

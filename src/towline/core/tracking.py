@@ -1,0 +1,309 @@
+"""What an event does to a pull request under tow: section by section, as a pure function.
+
+An event is folded into the facts, whatever state the pull request is in. What has happened is told
+by comparing the facts before and after, and moves the state along the lifecycle's table. After a
+move the facts may say more than the state does, as an event came too early: then it catches up,
+one line of the log for each step. What the table does not have is written down as an anomaly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from towline.core.budgets import Counts, after_move, none_used
+from towline.core.events import CheckChanged, Event, PullRequestChanged
+from towline.core.facts import Facts, checks_verdict, policy_is_outdated, policy_verdict
+from towline.core.folding import fold
+from towline.core.happenings import Context, Told, doubted_since, told_by
+from towline.core.lifecycle import RESULT_OF, TERMINAL, Happening, State, move
+from towline.core.pulls import EventSource, PullEvent, PullRecord, Tracked
+from towline.core.signals import Towing
+from towline.core.snapshot import PullRef
+from towline.core.towing import first_id, is_towed, same_login, vulnerability_of
+
+KEPT_STATES: Final = 64
+KEEP_ENDED_US: Final = 24 * 3600 * 1_000_000
+_OPENING: Final = frozenset({"opened", "reopened", "ready_for_review"})
+_MOST_STEPS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """How an event got here: its key, who sent it, and the store's time."""
+
+    key: str
+    source: EventSource
+    now_us: int
+
+
+def decide(
+    record: PullRecord | None, event: Event, context: Context, entry: Entry
+) -> Tracked | None:
+    """None if nothing is to be written: not towed, too late, or nothing new."""
+    if record is None:
+        if isinstance(event, PullRequestChanged) and opens(event, context.towing):
+            return opened(event, context, entry)
+        return None
+    if record.state in TERMINAL or _is_our_echo(record, event, context):
+        return None
+    facts = fold(
+        record.facts,
+        event,
+        context.signals,
+        context.patterns,
+        _heard_us(record, event, context, entry.now_us),
+    )
+    told = told_by(record, facts, event, context, entry.now_us)
+    described = _described(record, facts, event, context.towing)
+    if not told and described == record:
+        return None
+    journey = _Journey(described, context, entry)
+    for one in told:
+        journey.take(one)
+    journey.catch_up()
+    return journey.tracked()
+
+
+def opened(
+    pull: PullRequestChanged,
+    context: Context,
+    entry: Entry,
+    *,
+    facts: Facts | None = None,
+    body: str = "",
+) -> Tracked:
+    """A new record, and whatever its facts say already."""
+    known = facts or fold(Facts(), pull, context.signals, heard_us=entry.now_us)
+    now_us = entry.now_us
+    record = PullRecord(
+        ref=PullRef(pull.source, pull.repo, pull.number),
+        url=pull.url,
+        title=pull.title,
+        author=pull.author.login if pull.author else None,
+        head_ref=pull.head_ref,
+        base_ref=pull.base_ref,
+        head_sha=known.head_sha,
+        vulnerability_id=vulnerability_of(pull, context.towing, body),
+        state="CREATED",
+        substatus=None,
+        since_us=now_us,
+        created_us=now_us,
+        updated_us=now_us,
+        counts=none_used(),
+        lifetime=none_used(),
+        path=("CREATED",),
+        facts=known,
+        intent=None,
+        last_remediation_us=None,
+        remediation_action=None,
+        diagnosis=None,
+        replaces=None,
+        replaced_by=None,
+        expires_us=None,
+        version=0,
+    )
+    detail = {
+        "to": "CREATED",
+        "action": pull.action,
+        "title": pull.title,
+        "author": record.author,
+        "head": record.head_sha,
+        "branch": pull.head_ref,
+        "draft": pull.draft,
+        "vulnerability_id": record.vulnerability_id,
+        "actor": pull.actor.login if pull.actor else None,
+    }
+    journey = _Journey(record, context, entry)
+    journey.create(detail)
+    journey.catch_up()
+    return journey.tracked()
+
+
+def opens(event: PullRequestChanged, towing: Towing) -> bool:
+    """Only these bring a pull request under tow; anything else is about one that is not."""
+    labelled = event.action == "labeled" and (
+        event.label in towing.labels
+        if event.label is not None
+        else not towing.labels.isdisjoint(event.labels)
+    )
+    return (
+        event.state == "open" and (event.action in _OPENING or labelled) and is_towed(event, towing)
+    )
+
+
+def _is_our_echo(record: PullRecord, event: Event, context: Context) -> bool:
+    """A status that we emitted again as it stands, to wake its listeners: nobody's verdict."""
+    if not isinstance(event, CheckChanged) or event.check != "status" or event.actor is None:
+        return False
+    known = record.facts.policy_checks.get(event.name) or record.facts.checks.get(event.name)
+    if known is None or known.conclusion != event.conclusion:
+        return False
+    return any(same_login(login, event.actor) for login in context.ours)
+
+
+def _heard_us(record: PullRecord, event: Event, context: Context, now_us: int) -> int:
+    """The first word on a check that ran before a remedy is of the time it ran."""
+    doubted_us = doubted_since(record, context.thresholds, now_us)
+    if doubted_us is None or not isinstance(event, CheckChanged) or event.occurred_at is None:
+        return now_us
+    known = {*record.facts.checks, *record.facts.policy_checks}
+    then_us = int(event.occurred_at * 1_000_000)
+    before = event.name not in known and then_us // 1_000_000 < doubted_us // 1_000_000
+    return max(1, then_us) if before else now_us
+
+
+def _described(record: PullRecord, facts: Facts, event: Event, towing: Towing) -> PullRecord:
+    """The record with these facts, and the pull request's newest words on itself."""
+    if not isinstance(event, PullRequestChanged) or facts is record.facts:
+        return record._replace(facts=facts)
+    return record._replace(
+        facts=facts,
+        head_sha=facts.head_sha,
+        url=event.url or record.url,
+        title=event.title or record.title,
+        head_ref=event.head_ref or record.head_ref,
+        base_ref=event.base_ref or record.base_ref,
+        author=facts.author or record.author,
+        vulnerability_id=record.vulnerability_id
+        or first_id(towing, (event.head_ref or "", event.title, *event.labels)),
+    )
+
+
+class _Journey:
+    """A record on its way through what an event tells, and the lines of the log that come of it."""
+
+    def __init__(self, record: PullRecord, context: Context, entry: Entry) -> None:
+        self._record = record
+        self._context = context
+        self._entry = entry
+        self._events: list[PullEvent] = []
+        self._moved = False
+
+    def tracked(self) -> Tracked:
+        updated_us = self._entry.now_us
+        return Tracked(self._record._replace(updated_us=updated_us), tuple(self._events))
+
+    def write(self, event_type: str, source: EventSource, detail: Mapping[str, object]) -> None:
+        """The first line has the event's own key, which tells whether it was here before."""
+        place = len(self._events)
+        key = self._entry.key if place == 0 else f"{self._entry.key}/{place}"
+        payload = {name: value for name, value in detail.items() if value not in (None, "", ())}
+        self._events.append(PullEvent(event_type, source, self._entry.now_us, payload, key))
+
+    def create(self, detail: Mapping[str, object]) -> None:
+        self.write("PR_OPENED", self._entry.source, detail)
+        self._moved = True
+
+    def take(self, told: Told) -> None:
+        record = self._record
+        found = move(record.state, told.happening, by_person=told.by_person)
+        detail: dict[str, object] = {"from": record.state, "to": found.target, **told.detail}
+        if found.verdict == "moved":
+            self._go(found.target, found.path, told)
+            detail |= {"path": list(found.path), "substatus": self._record.substatus}
+        elif found.verdict == "anomaly":
+            detail |= {"to": record.state, "anomaly": _anomaly(record, told.happening)}
+        elif found.verdict == "repeated":
+            kept = refreshed_substatus(record, record.facts)
+            self._record = record._replace(substatus=kept)
+            detail["repeated"] = True
+        self.write(told.happening, told.source or self._entry.source, detail)
+
+    def _go(self, target: State, path: Sequence[State], told: Told) -> None:
+        counts: Counts = after_move(self._record.counts, path)
+        if told.by_person:
+            counts = after_persons_push(counts)
+        self._record = entered(self._record, target, path, counts, self._entry.now_us)
+        self._moved = True
+
+    def catch_up(self) -> None:
+        """As long as the facts say more than the state."""
+        for _ in range(_MOST_STEPS if self._moved else 0):
+            more = next_by_facts(self._record, self._context, self._entry.now_us)
+            if more is None:
+                return
+            self.take(more)
+
+
+def next_by_facts(record: PullRecord, context: Context, now_us: int) -> Told | None:
+    """What the facts say has happened that the state does not show yet."""
+    doubted_us = doubted_since(record, context.thresholds, now_us)
+    happening: Happening | None = None
+    if record.state in ("CREATED", "CHECKS_RUNNING"):
+        verdict = checks_verdict(record.facts, context.signals, doubted_us)
+        if verdict == "running" and record.state == "CREATED":
+            happening = "CHECKS_STARTED"
+        elif verdict == "passed":
+            happening = "CHECKS_PASSED"
+        elif verdict == "failed":
+            happening = "CHECKS_FAILED"
+        return Told(happening, None, _CAUGHT_UP) if happening else None
+    if record.state in ("CHECKS_PASSED", "POLICY_EVALUATING"):
+        happening = _policy_happening(record, doubted_us)
+        return Told(happening, "policy-bot", _caught_up(record.facts)) if happening else None
+    if record.state == "POLICY_PASSED" and record.facts.approved_by:
+        by = {**_CAUGHT_UP, "by": list(record.facts.approved_by)}
+        return Told("APPROVAL_GRANTED", "approver-bot", by)
+    if record.state == "APPROVED" and record.facts.merging:
+        return Told("MERGE_ATTEMPTED", "automerge-bot", _CAUGHT_UP)
+    return None
+
+
+def _policy_happening(record: PullRecord, doubted_us: int | None) -> Happening | None:
+    verdict = policy_verdict(record.facts, doubted_us)
+    if verdict == "passed":
+        return "POLICY_PASSED"
+    if verdict == "failed" and not policy_is_outdated(record.facts):
+        return "POLICY_FAILED"
+    if verdict == "running" and record.state == "CHECKS_PASSED":
+        return "POLICY_STARTED"
+    return None
+
+
+_CAUGHT_UP: Final[Mapping[str, object]] = {"caught_up": True}
+
+
+def _caught_up(facts: Facts) -> Mapping[str, object]:
+    return {**_CAUGHT_UP, "summary": facts.policy_says[:300]}
+
+
+def entered(
+    record: PullRecord, target: State, path: Sequence[State], counts: Counts, now_us: int
+) -> PullRecord:
+    """A record that was seen to reach a state; its clock of staleness starts anew."""
+    return record._replace(
+        state=target,
+        substatus=substatus_of(target, record.facts),
+        since_us=now_us,
+        updated_us=now_us,
+        counts=counts,
+        path=(*record.path, *path)[-KEPT_STATES:],
+        expires_us=now_us + KEEP_ENDED_US if target in TERMINAL else None,
+    )
+
+
+def substatus_of(state: State, facts: Facts) -> str | None:
+    if state == "CHECKS_FAILED":
+        return "TRANSIENT" if facts.transient else "PERSISTENT"
+    if state == "POLICY_FAILED":
+        return facts.policy_substatus or "OTHER_POLICY_FAILURE"
+    return None
+
+
+def refreshed_substatus(record: PullRecord, facts: Facts) -> str | None:
+    """Of a state that stays: as the facts tell now, if they tell anything about it."""
+    told = facts.transient is not None if record.state == "CHECKS_FAILED" else False
+    told = facts.policy == "failed" if record.state == "POLICY_FAILED" else told
+    return substatus_of(record.state, facts) if told else record.substatus
+
+
+def after_persons_push(counts: Counts) -> Counts:
+    """What is counted for a head commit starts anew with a person's; a reopening never does."""
+    return {**none_used(), "close_and_reopen": counts.get("close_and_reopen", 0)}
+
+
+def _anomaly(record: PullRecord, happening: Happening) -> str:
+    new = RESULT_OF.get(happening, record.state)
+    return f"Invalid transition for PR #{record.ref.number}: {record.state} → {new} via {happening}"

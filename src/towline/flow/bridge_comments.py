@@ -1,0 +1,129 @@
+"""Slash commands in comments: who may give them, and how they are answered.
+
+A reaction says whether a command was taken; where it was not, one comment says why. Words that
+only look like commands are other bots' business, unless they are nearly one of ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final, Literal, Protocol
+
+from towline.core.commands import COMMANDS, Parsed, parse
+from towline.core.events import Commented
+from towline.core.snapshot import PullRef
+from towline.core.sweep_policy import TowPolicy
+from towline.core.towing import is_person
+from towline.errors import Rejected
+from towline.flow.bridge_routes import Answers, CommandSource, NotNow, Ordered, UnknownPull
+from towline.ports.forge import Forge, Permission
+from towline.ports.inbox import Stored
+from towline.ports.pulls import PullStore
+
+_RANKS: Final[tuple[Permission, ...]] = ("none", "read", "triage", "write", "maintain", "admin")
+
+
+class GiveOrder(Protocol):
+    async def __call__(
+        self,
+        repo: str,
+        number: int,
+        command: str,
+        *,
+        source: CommandSource,
+        requested_by: str,
+        key: str | None = None,
+        at_us: int | None = None,
+    ) -> Ordered: ...
+
+
+class CommentedCommands:
+    """To be told of every comment; it must not matter that it is told twice."""
+
+    def __init__(
+        self, order: GiveOrder, store: PullStore, forges: Mapping[str, Forge], policy: TowPolicy
+    ) -> None:
+        self._order = order
+        self._store = store
+        self._forges = forges
+        self._policy = policy
+        self._answers = Answers(forges)
+
+    async def orders(self, event: Commented, stored: Stored) -> list[Ordered]:
+        """`Unavailable` if the forge does not say who may: the delivery is tried again."""
+        if event.action != "created" or not is_person(event.author, self._policy.own_logins):
+            return []
+        parsed = parse(event.body)
+        nearly = _nearly(parsed)
+        if not parsed.commands and not nearly:
+            return []
+        record = await self._store.read(event.repo, event.number)
+        if record is None or record.ref.forge not in self._forges or event.author is None:
+            return []
+        ref, login = record.ref, event.author.login
+        if not await self._may(ref, login):
+            needed = self._policy.command_permission
+            said = f"@{login} may not give commands here: that needs {needed} permission."
+            await self._refuse(ref, event, [said])
+            return []
+        ordered, refusals = await self._order_all(parsed, login, event, stored)
+        refusals += nearly
+        if refusals:
+            await self._refuse(ref, event, refusals)
+        elif ordered:
+            await self._react(ref, event, "+1")
+        return ordered
+
+    async def _order_all(
+        self, parsed: Parsed, login: str, event: Commented, stored: Stored
+    ) -> tuple[list[Ordered], list[str]]:
+        ordered: list[Ordered] = []
+        refusals: list[str] = []
+        for command in parsed.commands:
+            try:
+                taken = await self._order(
+                    event.repo,
+                    event.number,
+                    command,
+                    source="pr-comment",
+                    requested_by=login,
+                    key=f"{event.source} {event.repo} {event.comment_id} {command}",
+                    at_us=stored.received_us,
+                )
+            except (NotNow, UnknownPull) as refused:
+                refusals.append(f"{refused}.")
+            else:
+                ordered.append(taken)
+        return ordered, refusals
+
+    async def _may(self, ref: PullRef, login: str) -> bool:
+        try:
+            permission = await self._forges[ref.forge].permission(ref.repo, login)
+        except Rejected:
+            return False
+        needed = self._policy.command_permission
+        return _RANKS.index(permission) >= next(
+            (rank for rank, name in enumerate(_RANKS) if name == needed), len(_RANKS)
+        )
+
+    async def _refuse(self, ref: PullRef, event: Commented, lines: list[str]) -> None:
+        await self._react(ref, event, "-1")
+        await self._answers.say(ref, "\n".join(lines), f"refused {event.comment_id}")
+
+    async def _react(self, ref: PullRef, event: Commented, content: Literal["+1", "-1"]) -> None:
+        if event.in_review:
+            return
+        try:
+            await self._forges[ref.forge].react(ref, event.comment_id, content)
+        except Rejected:
+            return
+
+
+def _nearly(parsed: Parsed) -> list[str]:
+    lines = []
+    for word in parsed.unknown:
+        meant = difflib.get_close_matches(word, COMMANDS, n=1, cutoff=0.8)
+        if meant:
+            lines.append(f"There is no command `{word}`; did you mean `{meant[0]}`?")
+    return lines

@@ -1,0 +1,130 @@
+"""Pull requests that no webhook told of, and the links between old ones and their successors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import NamedTuple
+
+from towline.core.snapshot import PullRef, Snapshot
+from towline.errors import Rejected, Unavailable
+from towline.ports.forge import Forge
+from towline.ports.pulls import Change, Changed, Filter, PullEvent, PullRecord, PullStore
+
+REPLACES = "REPLACES_PULL"
+REPLACED = "REPLACED_BY_PULL"
+_PAGE = 200
+_AT_A_TIME = 25
+_log = logging.getLogger("towline.tow")
+
+
+class Discovered(NamedTuple):
+    repos: int
+    found: int
+    """Taken under tow."""
+    linked: int
+    trouble: str | None = None
+
+
+class Discoverer:
+    """`observe` takes one under tow if it is to be towed: the tracker's."""
+
+    def __init__(
+        self,
+        store: PullStore,
+        forges: Mapping[str, Forge],
+        observe: Callable[[PullRef, Snapshot], Awaitable[Changed]],
+        repos: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
+        """`repos` are those to look at besides the ones that have pull requests, by forge."""
+        self._store = store
+        self._forges = forges
+        self._observe = observe
+        self._repos = repos or {}
+
+    async def discover(self) -> Discovered:
+        """Trouble with one repository does not keep from the next; an outage does."""
+        found = looked = 0
+        trouble: str | None = None
+        for name, forge in self._forges.items():
+            repos = {*await self._store.repos(name), *self._repos.get(name, ())}
+            for repo in sorted(repos):
+                try:
+                    found += await self._in_repo(forge, repo)
+                    looked += 1
+                except Rejected as refused:
+                    trouble = str(refused)
+                    _log.warning("repo_not_listed", extra={"repo": repo, "error": trouble})
+                except Unavailable as outage:
+                    trouble = str(outage)
+                    _log.warning("discovery_ended error=%s", trouble)
+                    break
+        return Discovered(looked, found, await self.link(), trouble)
+
+    async def _in_repo(self, forge: Forge, repo: str) -> int:
+        """A listing has no checks and reviews, so what is new is looked at once more."""
+        listed = await forge.open_pulls(repo)
+        unknown = [
+            sight.ref
+            for sight in listed
+            if await self._store.read(sight.ref.repo, sight.ref.number) is None
+        ]
+        found = 0
+        for at in range(0, len(unknown), _AT_A_TIME):
+            sights = await forge.look(unknown[at : at + _AT_A_TIME])
+            for ref, sight in sights.items():
+                found += (await self._observe(ref, sight)).applied
+        return found
+
+    # ------------------------------------------------------------------ links
+
+    async def link(self) -> int:
+        """Closed ones that a fresh one was asked for, and the one that came of it."""
+        linked = 0
+        after = ""
+        while True:
+            page = await self._store.listing(Filter(state="CLOSED"), after, _PAGE)
+            for old in page:
+                linked += await self._link(old)
+            if len(page) < _PAGE:
+                return linked
+            after = str(page[-1].ref)
+
+    async def _link(self, old: PullRecord) -> bool:
+        replaced = old.remediation_action == "close_and_reopen" and old.substatus == "REPLACED"
+        if not replaced or old.replaced_by is not None or old.vulnerability_id is None:
+            return False
+        alive = await self._store.alive_for(old.vulnerability_id)
+        new = next(
+            (
+                one
+                for one in sorted(alive, key=lambda one: one.created_us)
+                if one.ref.repo == old.ref.repo
+                and one.ref.number > old.ref.number
+                and one.replaces in (None, old.ref.number)
+            ),
+            None,
+        )
+        if new is None:
+            return False
+        await self._store.change(new.ref, _linking(REPLACES, "replaces", old.ref.number))
+        await self._store.change(old.ref, _linking(REPLACED, "replaced_by", new.ref.number))
+        return True
+
+
+def _linking(
+    event_type: str, field: str, number: int
+) -> Callable[[PullRecord | None, int], Change | None]:
+    def decide(record: PullRecord | None, now_us: int) -> Change | None:
+        if record is None:
+            return None
+        key = f"{field} {number}"
+        event = PullEvent(event_type, "reconciler", now_us, {"number": number}, key=key)
+        linked = (
+            record._replace(replaces=number)
+            if field == "replaces"
+            else record._replace(replaced_by=number)
+        )
+        return Change(linked, [event])
+
+    return decide

@@ -1,0 +1,248 @@
+"""The sweep: stale? ▸ breaker ▸ look in batches ▸ each of them (`reconcile_one`) ▸ breaker.
+
+Before that, what earlier remedies came to is found out. Two sweeps at once do no harm: an intent
+in the store keeps the second from acting. A dry sweep writes nothing and acts on nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from towline.core.snapshot import PullRef, Snapshot
+from towline.core.staleness import is_stale
+from towline.core.sweep import Decision
+from towline.core.sweep_policy import TowPolicy
+from towline.errors import Conflict, Rejected, Transient, Unavailable
+from towline.flow.reconcile_breakers import Breakers, BreakerState
+from towline.flow.reconcile_one import Handled, Handling, Mode
+from towline.flow.remediate import Pause, Remediator, asks_to_wait, batches
+from towline.flow.tow_metrics import FORGE_CALLS, REMEDIES_MADE, STALE, SWEEP_SECONDS, SWEEPS
+from towline.ports.clock import Clock
+from towline.ports.forge import Forge
+from towline.ports.pulls import PullRecord, PullStore
+
+_LOOK_PAUSES = (1.0, 4.0)
+_log = logging.getLogger("towline.tow")
+
+
+class SweepReport(NamedTuple):
+    """`stale` were found, of which `looked` at; the rest counts what became of those."""
+
+    stale: int
+    looked: int
+    drifted: int
+    acted: int
+    escalated: int
+    skipped: int
+    failed: int
+    breaker: BreakerState
+    api_calls: int
+    decisions: list[Decision]
+    trouble: str | None = None
+    """Why it ended early."""
+
+
+class _Tally:
+    def __init__(self, most_actions: int) -> None:
+        self.fates: Counter[str] = Counter()
+        self.decisions: dict[PullRef, Decision] = {}
+        self.looked = self.drifted = self.calls = 0
+        self.trouble: str | None = None
+        self._left = most_actions
+
+    def only_a_probe(self) -> None:
+        self._left = 1
+
+    def room(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+    def add(self, ref: PullRef, handled: Handled) -> None:
+        self.fates[handled.fate] += 1
+        self.drifted += handled.drifted
+        self.calls += handled.calls
+        if handled.decision is not None:
+            self.decisions[ref] = handled.decision
+
+    def report(self, stale: int, breaker: BreakerState) -> SweepReport:
+        return SweepReport(
+            stale,
+            self.looked,
+            self.drifted,
+            self.fates["acted"],
+            self.fates["escalated"],
+            self.fates["skipped"] + self.fates["decided"] + self.fates["corrected"],
+            self.fates["failed"],
+            breaker,
+            self.calls,
+            list(self.decisions.values()),
+            self.trouble,
+        )
+
+
+class Reconciler:
+    def __init__(
+        self,
+        store: PullStore,
+        forges: Mapping[str, Forge],
+        remediator: Remediator,
+        breakers: Breakers,
+        policy: TowPolicy,
+        clock: Clock,
+        *,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._forges = forges
+        self._remediator = remediator
+        self._breakers = breakers
+        self._policy = policy
+        self._clock = clock
+        self._pause = pause
+        self._handling = Handling(store, forges, remediator, breakers, policy, clock)
+
+    async def sweep(self, *, dry_run: bool = False) -> SweepReport:
+        began = self._clock.monotonic()
+        tally = _Tally(self._policy.max_actions_per_sweep)
+        if not dry_run:
+            await self._finish_what_is_due(tally)
+        stale = await self._stale()
+        STALE.set(len(stale))
+        breaker = await self._breakers.state()
+        if breaker == "open" and not dry_run:
+            _log.warning("circuit breaker open, skipping remediation stale=%d", len(stale))
+            tally.fates["skipped"] += len(stale)
+        else:
+            await self._take(stale, tally, breaker, dry=dry_run)
+        if not dry_run:
+            await self._breakers.announce()
+            breaker = await self._breakers.state()
+        FORGE_CALLS.inc(tally.calls)
+        SWEEPS.labels("troubled" if tally.trouble else "done").inc()
+        SWEEP_SECONDS.observe(self._clock.monotonic() - began)
+        return tally.report(len(stale), breaker)
+
+    async def _stale(self) -> list[PullRecord]:
+        """By the shortest thresholds of all, then by those of each repository."""
+        most = self._policy.max_stale_per_sweep
+        found = await self._store.stale(self._policy.shortest_thresholds(), most)
+        now = self._clock.now_us() / 1e6
+        return [
+            record
+            for record in found
+            if is_stale(
+                record.state,
+                record.since_us / 1e6,
+                now,
+                self._policy.of(record.ref.repo).thresholds,
+            )
+        ]
+
+    async def _finish_what_is_due(self, tally: _Tally) -> None:
+        due = await self._store.unverified(self._policy.max_stale_per_sweep)
+        if not due:
+            return
+        tally.calls += len(batches(due, self._policy.batch_size))
+        for ref, result in (await self._remediator.observe(due, due=True)).items():
+            if result.outcome != "pending":
+                record = next(record for record in due if record.ref == ref)
+                strategy = record.intent.strategy if record.intent is not None else ""
+                REMEDIES_MADE.labels(strategy, result.outcome).inc()
+
+    async def _take(
+        self, stale: Sequence[PullRecord], tally: _Tally, breaker: BreakerState, *, dry: bool
+    ) -> None:
+        """Batch by batch; a half-open breaker's probe is the last action of the sweep."""
+        if breaker == "half_open":
+            tally.only_a_probe()
+        known = [record for record in stale if record.ref.forge in self._forges]
+        tally.fates["skipped"] += len(stale) - len(known)
+        for forge, batch in batches(known, self._policy.batch_size):
+            sights = await self._look(forge, batch, tally, dry=dry)
+            if sights is None:
+                return
+            await self._handle(batch, sights, Mode(dry, tally.room, self._clock.monotonic()), tally)
+            probed = tally.fates["acted"] + tally.fates["failed"]
+            if breaker == "half_open" and probed and not dry:
+                return
+
+    async def _look(
+        self, forge: str, batch: Sequence[PullRecord], tally: _Tally, *, dry: bool
+    ) -> Mapping[PullRef, Snapshot] | None:
+        """None if the forge is out, which is told to the breaker, or asks to be left alone."""
+        tally.calls += 1
+        try:
+            sights = await self._look_patiently(forge, [record.ref for record in batch], tally)
+            await self._look_again(forge, sights, tally)
+        except (Unavailable, Rejected) as trouble:
+            tally.trouble = str(trouble)
+            tally.fates["failed"] += len(batch)
+            _log.warning("look_failed error=%s", trouble)
+            if not dry and not asks_to_wait(trouble):
+                await self._breakers.tell_outage([record.ref.repo for record in batch])
+            return None
+        tally.looked += len(batch)
+        return sights
+
+    async def _look_patiently(
+        self, forge: str, refs: Sequence[PullRef], tally: _Tally
+    ) -> dict[PullRef, Snapshot]:
+        """One answer that fails is no outage; several in a row are."""
+        for pause in _LOOK_PAUSES:
+            try:
+                return dict(await self._forges[forge].look(refs))
+            except Unavailable as trouble:
+                if asks_to_wait(trouble):
+                    raise
+                tally.calls += 1
+                await self._pause(pause)
+        return dict(await self._forges[forge].look(refs))
+
+    async def _look_again(self, forge: str, sights: dict[PullRef, Snapshot], tally: _Tally) -> None:
+        """At those whose conflicts the forge began to work out only when it was asked."""
+        for pause in self._policy.poll_pauses:
+            unknown = [
+                ref
+                for ref, sight in sights.items()
+                if sight.conflicts is None and sight.pull.state == "open"
+            ]
+            if not unknown:
+                return
+            await self._pause(pause)
+            tally.calls += 1
+            sights |= await self._look_patiently(forge, unknown, tally)
+
+    async def _handle(
+        self,
+        batch: Sequence[PullRecord],
+        sights: Mapping[PullRef, Snapshot],
+        mode: Mode,
+        tally: _Tally,
+    ) -> None:
+        hands = asyncio.Semaphore(self._policy.max_parallel)
+
+        async def one(record: PullRecord) -> Handled:
+            async with hands:
+                return await self._guarded(record, sights.get(record.ref), mode)
+
+        results = await asyncio.gather(*(one(record) for record in batch))
+        pending = [handled.pending for handled in results if handled.pending is not None]
+        observed = await self._remediator.observe(pending) if pending else {}
+        for record, handled in zip(batch, results, strict=True):
+            result = observed.get(record.ref)
+            if result is not None and handled.decision is not None:
+                decision = handled.decision._replace(outcome=result.outcome)
+                handled = handled._replace(decision=decision)
+            tally.add(record.ref, handled)
+
+    async def _guarded(self, record: PullRecord, sight: Snapshot | None, mode: Mode) -> Handled:
+        """Trouble with one does not keep from the next."""
+        try:
+            return await self._handling.handle(record, sight, mode)
+        except (Transient, Conflict) as trouble:
+            _log.warning("pull_not_handled", extra={"repo": record.ref.repo, "error": str(trouble)})
+            return Handled("failed")

@@ -1,0 +1,90 @@
+"""All that a diagnosis is made of, fetched for one pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from towline.core.classify import Case
+from towline.core.events import CheckChanged
+from towline.core.facts import Facts
+from towline.core.failures import Failure, classify_failure
+from towline.core.snapshot import Snapshot
+from towline.core.sweep import case_of, history_of
+from towline.core.sweep_policy import TowPolicy
+from towline.errors import Rejected
+from towline.flow.pokes import failed_checks
+from towline.flow.reconcile_history import whole_log
+from towline.ports.forge import Forge
+from towline.ports.pulls import PullRecord, PullStore
+
+_MOST_LOGS = 3
+_CONTAINERS = ("check_suite", "workflow_run", "pipeline")
+
+
+class Gathered(NamedTuple):
+    case: Case
+    failed: tuple[str, ...]
+    """The names of CI's checks that failed."""
+    transient: bool | None
+    """What their logs say; None if they were not read."""
+    evidence: str
+    calls: int
+
+
+class CaseFile:
+    def __init__(self, store: PullStore, forges: Mapping[str, Forge], policy: TowPolicy) -> None:
+        self._store = store
+        self._forges = forges
+        self._policy = policy
+
+    async def gather(self, record: PullRecord, facts: Facts, sight: Snapshot) -> Gathered:
+        """`Unavailable` if the forge does not give a log that is needed."""
+        failed = self._failed(sight) if record.state == "CHECKS_FAILED" else []
+        read: Failure | None = None
+        calls = 0
+        if failed and not facts.transient:
+            read, calls = await self._read_logs(record, failed)
+        transient = read.kind == "transient" if read is not None else None
+        evidence = read.evidence if read is not None else facts.evidence
+        case = case_of(
+            record,
+            facts,
+            history_of(await whole_log(self._store, record.ref)),
+            transient=bool(facts.transient if transient is None else transient),
+            evidence=evidence if record.state == "CHECKS_FAILED" else "",
+            reopened=await self._reopened(record, facts),
+        )
+        names = tuple(sorted(check.name for check in failed))
+        return Gathered(case, names, transient, evidence, calls)
+
+    def _failed(self, sight: Snapshot) -> list[CheckChanged]:
+        checks = failed_checks(sight, self._policy.of(sight.pull.repo).signals)
+        failed = [check for check in checks if check.status == "completed" and not check.passed]
+        return [check for check in failed if check.check not in _CONTAINERS] or failed
+
+    async def _read_logs(
+        self, record: PullRecord, failed: list[CheckChanged]
+    ) -> tuple[Failure | None, int]:
+        """One that will fail again decides; else what the last of them says."""
+        forge = self._forges[record.ref.forge]
+        reading: Failure | None = None
+        for calls, check in enumerate(failed[:_MOST_LOGS], start=1):
+            try:
+                log = await forge.failure_log(record.ref.repo, check, self._policy.log_bytes)
+            except Rejected:
+                log = ""
+            reading = classify_failure(
+                f"{check.summary}\n{log}".strip(),
+                conclusion=check.conclusion,
+                check=check.name,
+                patterns=self._policy.patterns,
+            )
+            if reading.kind == "persistent":
+                return reading, calls
+        return reading, min(len(failed), _MOST_LOGS)
+
+    async def _reopened(self, record: PullRecord, facts: Facts) -> int:
+        if record.vulnerability_id is None or not (facts.conflicts or facts.behind):
+            return 0
+        return await self._store.reopened(record.vulnerability_id)

@@ -1,0 +1,18 @@
+"""What is counted of pull requests under tow."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+from towline.ports.pulls import PullEvent
+
+EVENTS = Counter("towline_pr_events", "Lines written to the logs of pull requests", ["event_type"])
+ANOMALIES = Counter(
+    "towline_pr_anomalies", "Events that the lifecycle does not allow", ["event_type"]
+)
+
+
+def count_event(event: PullEvent) -> None:
+    EVENTS.labels(event.event_type).inc()
+    if "anomaly" in event.payload:
+        ANOMALIES.labels(event.event_type).inc()

@@ -1,0 +1,121 @@
+"""The end of a failed check's log, which lies on a host that gets none of our credentials."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import httpx2
+
+from towline.core.events import PASSING, CheckChanged
+from towline.forges.github_access import Access, number_of
+from towline.forges.github_commits import CommitWrites
+from towline.forges.github_snapshot import ACTIONS
+from towline.ports.hooks import ForgeRefused, ForgeUnavailable
+from towline.sources import reading
+from towline.sources.reading import Object
+
+_MOST_READ: Final = 64 * 1024 * 1024
+_NO_LOG: Final = (403, 404, 410)
+
+
+class FailureLogs:
+    """`follow` lets logs be read where GitHub redirects to, without credentials and over https."""
+
+    def __init__(self, access: Access, commits: CommitWrites, *, follow: bool = True) -> None:
+        self._access = access
+        self._commits = commits
+        self._follow = follow
+        self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False)
+
+    async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
+        """Of the job; else what the check run says of itself; else what is known of the check."""
+        try:
+            job = await self._job_of(repo, check)
+            log = b"" if job is None else await self._job_log(repo, job, most_bytes)
+            if log:
+                return _text(log, most_bytes)
+            if check.check == "check_run" and check.run_id:
+                output = await self._output(repo, check.run_id)
+                if output:
+                    return _text(output.encode(), most_bytes)
+        except ForgeRefused:
+            pass  # it is not there any more, or was never shown to us
+        return _text(check.summary.encode(), most_bytes)
+
+    async def _job_of(self, repo: str, check: CheckChanged) -> str | None:
+        """A job of Actions and its check run have the same id."""
+        if check.check == "workflow_job":
+            return check.job_id
+        if check.check == "check_run":
+            return check.run_id if check.app == ACTIONS else None
+        run_id = await self._commits.run_of(repo, check)
+        if run_id is None:
+            return None
+        jobs = await self._access.all_of(
+            repo, f"/actions/runs/{run_id}/jobs", f"jobs of run {run_id} of {repo}", within="jobs"
+        )
+        failed = (job for job in jobs if _failed(job))
+        return next((reading.ident(job, "id") for job in failed), None)
+
+    async def _output(self, repo: str, run_id: str) -> str:
+        run = await self._access.one(
+            repo, f"/check-runs/{number_of(run_id)}", f"check run of {repo}"
+        )
+        output = reading.inner(run, "output")
+        parts = (reading.prose(output, name, 65_536) for name in ("title", "summary", "text"))
+        return "\n".join(part for part in parts if part)
+
+    async def _job_log(self, repo: str, job: str, most_bytes: int) -> bytes:
+        rest = self._access.rest
+        path, about = (
+            f"/repos/{repo}/actions/jobs/{number_of(job)}/logs",
+            f"log of job {job} of {repo}",
+        )
+        found = await rest.find(
+            path, authorization=await self._access.authorization(repo), about=about, also=_NO_LOG
+        )
+        if isinstance(found, bytes):
+            return found[-most_bytes:]
+        if found is None or not self._may_read(found):
+            return b""
+        try:
+            async with asyncio.timeout(rest.deadline_seconds):
+                return await self._tail(found, most_bytes)
+        except TimeoutError:
+            raise ForgeUnavailable(
+                f"the {about} did not come within {rest.deadline_seconds:g} s"
+            ) from None
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise ForgeUnavailable(f"the {about} cannot be read: {type(error).__name__}") from None
+
+    def _may_read(self, place: httpx2.URL) -> bool:
+        """Never less protected than the API itself."""
+        schemes = ("https", self._access.rest.root.scheme)
+        return self._follow and place.scheme in schemes and not place.userinfo
+
+    async def _tail(self, place: httpx2.URL, most_bytes: int) -> bytes:
+        kept, read = bytearray(), 0
+        async with self._client.stream("GET", place) as response:
+            if response.status_code != 200:
+                return b""
+            async for chunk in response.aiter_bytes():
+                kept += chunk
+                read += len(chunk)
+                if len(kept) > 2 * most_bytes + 65_536:
+                    del kept[:-most_bytes]
+                if read > _MOST_READ:
+                    break
+        return bytes(kept[-most_bytes:])
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+def _failed(job: Object) -> bool:
+    return job.get("status") == "completed" and job.get("conclusion") not in PASSING
+
+
+def _text(log: bytes, most_bytes: int) -> str:
+    kept = log[-most_bytes:] if most_bytes > 0 else b""
+    return kept.decode("utf-8", errors="ignore").replace("\0", "")

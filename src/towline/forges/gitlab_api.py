@@ -1,0 +1,91 @@
+"""GitLab's REST API, version 4, by objects and lists of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from towline.core.canonical import JsonValue
+from towline.core.snapshot import PullRef
+from towline.forges.http_client import Answer, ForgeHttp, checked_token, json_of
+from towline.ports.clock import Clock
+from towline.ports.forge import ForgeUnreadable
+from towline.sources.reading import Object
+
+PER_PAGE: Final = 100
+_MOST_PAGES: Final = 20
+
+
+class GitLabApi:
+    """`api_url` ends in `/api/v4`."""
+
+    def __init__(self, api_url: str, clock: Clock, token: str, deadline_seconds: float) -> None:
+        self.http = ForgeHttp(
+            "GitLab",
+            api_url,
+            clock,
+            headers={"private-token": checked_token(token, "GitLab"), "accept": "application/json"},
+            deadline_seconds=deadline_seconds,
+        )
+
+    async def get(self, path: str, about: str, **query: str) -> Object:
+        return an_object(await self.http.send("GET", path, about=about, query=query))
+
+    async def find(self, path: str, about: str, **query: str) -> Object | None:
+        """None if it is not there."""
+        answer = await self.http.send("GET", path, about=about, query=query, also=(404,))
+        return None if answer.status == 404 else an_object(answer)
+
+    async def page(
+        self, path: str, about: str, query: Mapping[str, Any], also: Collection[int] = ()
+    ) -> tuple[list[Object], int | None]:
+        """A page of a list, and the number of the next; a status of `also` is an empty one."""
+        asked = {"per_page": str(PER_PAGE), **query}
+        answer = await self.http.send("GET", path, about=about, query=asked, also=also)
+        if answer.status in also:
+            return [], None
+        found = json_of(answer, "GitLab")
+        if not isinstance(found, list):
+            raise ForgeUnreadable("GitLab's answer is not a list")
+        following = answer.headers.get("x-next-page", "")
+        items = [item for item in found if isinstance(item, dict)]
+        return items, int(following[:9]) if following.isdecimal() else None
+
+    async def all(
+        self, path: str, about: str, *, required: bool = False, **query: str
+    ) -> list[Object]:
+        """A whole list, as far as twenty pages go; empty if what is not `required` is missing."""
+        also = () if required else (404,)
+        found: list[Object] = []
+        number: int | None = 1
+        while number is not None and number <= _MOST_PAGES:
+            items, number = await self.page(path, about, {**query, "page": str(number)}, also)
+            found += items
+        return found
+
+    async def write(
+        self,
+        method: str,
+        path: str,
+        about: str,
+        body: Mapping[str, JsonValue],
+        also: Collection[int] = (),
+    ) -> Answer:
+        return await self.http.send(method, path, about=about, body=dict(body), also=also)
+
+
+def an_object(answer: Answer) -> Object:
+    found = json_of(answer, "GitLab")
+    if not isinstance(found, dict):
+        raise ForgeUnreadable("GitLab's answer is not an object")
+    return found
+
+
+def project_path(repo: str) -> str:
+    """Groups may be nested: the whole name is one segment. A number names a project as well."""
+    return f"/projects/{quote(repo, safe='')}"
+
+
+def request_path(ref: PullRef) -> str:
+    return f"{project_path(ref.repo)}/merge_requests/{ref.number}"

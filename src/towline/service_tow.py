@@ -1,0 +1,160 @@
+"""The tow of a running service: its forges, its loops and the jobs that only it can do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from towline.ci.jenkins import JenkinsCi
+from towline.coordination.breaker import BreakerService
+from towline.coordination.breaker_board import BreakerBoard
+from towline.coordination.sql import SqlDocuments, SqlRates
+from towline.core.events import Commented
+from towline.core.sweep_policy import TowPolicy
+from towline.errors import Rejected
+from towline.flow.bridge import COMMAND, Bridge
+from towline.flow.discover import Discoverer
+from towline.flow.escalate import ESCALATE, Escalations
+from towline.flow.pokes import Poker
+from towline.flow.reconcile import Reconciler
+from towline.flow.reconcile_breakers import GLOBAL, NOTIFY, Breakers
+from towline.flow.remediate import Pause, Remediator
+from towline.flow.track import Tracker
+from towline.flow.upkeep import Chore
+from towline.flow.work import Handler
+from towline.forges.github import GitHubForge
+from towline.forges.github_app import GitHubApp
+from towline.forges.gitlab import GitLabForge
+from towline.notifiers.apprise import AppriseNotifier
+from towline.notifiers.http import HttpPoster
+from towline.ports.ci import Ci
+from towline.ports.clock import Clock
+from towline.ports.forge import Forge
+from towline.ports.inbox import Stored
+from towline.ports.jobs import Bell, JobStore
+from towline.settings import Settings
+from towline.settings_policy import breaker_limits_of, policy_of
+from towline.store.pulls import SqlPulls
+from towline.store.sql import Database
+from towline.telemetry import Audit
+from towline.web.tow_access import Tow
+
+_PROBE_US = 300_000_000
+_AT_A_TIME = 200
+
+
+class Closing(Protocol):
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a service reaches beyond its stores; a test or a simulation brings its own."""
+
+    forges: Mapping[str, Forge] = field(default_factory=dict)
+    ci: Ci | None = None
+    http: HttpPoster | None = None
+    pause: Pause = asyncio.sleep
+    """How time passes between two looks."""
+
+    async def aclose(self) -> None:
+        parts: list[Closing] = [*self.forges.values()]
+        parts += [part for part in (self.ci, self.http) if part is not None]
+        for part in parts:
+            await part.aclose()
+
+
+def outside_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> Outside:
+    """The forges that there are credentials for; others are only heard."""
+    forges: dict[str, Forge] = {}
+    github, gitlab, jenkins = settings.github, settings.gitlab, settings.jenkins
+    if github.token or app is not None:
+        forges["github"] = GitHubForge(github.api_url, clock, token=github.token, app=app)
+    if gitlab.token:
+        forges["gitlab"] = GitLabForge(gitlab.api_url, clock, token=gitlab.token)
+    ci: Ci | None = None
+    if jenkins.url:
+        if not (jenkins.user and jenkins.token):
+            raise Rejected("jenkins.url needs jenkins.user and jenkins.token")
+        ci = JenkinsCi(jenkins.url, clock, user=jenkins.user, token=jenkins.token)
+    hosts = settings.triggers.allowed_hosts
+    return Outside(forges, ci, HttpPoster(hosts) if hosts else None)
+
+
+class TowParts:
+    """Everything that tows, over one database."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        jobs: JobStore,
+        bell: Bell,
+        clock: Clock,
+        audit: Audit,
+        outside: Outside,
+    ) -> None:
+        self.policy: TowPolicy = policy_of(settings)
+        self.outside = outside
+        self._settings = settings
+        self.pulls = SqlPulls(database, bell)
+        documents = SqlDocuments(database)
+        limits = breaker_limits_of(settings)
+
+        def breaker(name: str) -> BreakerService:
+            return BreakerService(documents, clock, name, limits, _PROBE_US, audit)
+
+        self.board = BreakerBoard(documents, breaker, always=[GLOBAL])
+        breakers = Breakers(self.board.open, jobs)
+        forges = outside.forges
+        poker = Poker(forges, outside.ci, outside.http, self.policy.own_logins)
+        remediator = Remediator(self.pulls, forges, poker, self.policy, clock, pause=outside.pause)
+        self.reconciler = Reconciler(
+            self.pulls, forges, remediator, breakers, self.policy, clock, pause=outside.pause
+        )
+        self.bridge = Bridge(
+            self.pulls, jobs, forges, remediator, SqlRates(database), self.policy, clock, bell
+        )
+        self.tracker = Tracker(self.pulls, self.policy.context, self._ordered)
+        self._discoverer = Discoverer(
+            self.pulls, forges, self.tracker.observe, _repos_to_look_at(settings, forges)
+        )
+        urls = settings.notify.urls
+        notifier = AppriseNotifier(urls) if urls else None
+        self._escalations = Escalations(self.pulls, forges, notifier)
+
+    async def _ordered(self, event: Commented, stored: Stored) -> None:
+        await self.bridge.orders(event, stored)
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            COMMAND: self.bridge.handle,
+            ESCALATE: self._escalations.escalate,
+            NOTIFY: self._escalations.notify,
+        }
+
+    def chores(self) -> list[Chore]:
+        """Sweeps need a forge to look at; forgetting does not."""
+        chores = [Chore("forget ended pull requests", 60.0, self._forget)]
+        if self.outside.forges:
+            times = self._settings.reconciler
+            chores += [
+                Chore("reconcile", times.every_seconds, self.reconciler.sweep),
+                Chore("discover", times.discover_seconds, self._discoverer.discover),
+            ]
+        return chores
+
+    async def _forget(self) -> None:
+        while await self.pulls.cleanup(_AT_A_TIME) == _AT_A_TIME:
+            pass
+
+    def for_routes(self) -> Tow:
+        return Tow(self.pulls, self.bridge, self.reconciler, self.board, self.policy)
+
+
+def _repos_to_look_at(settings: Settings, forges: Mapping[str, Forge]) -> dict[str, list[str]]:
+    """Settings do not say at which forge a repository is: at the one there is, or at GitHub."""
+    name = "github" if "github" in forges else next(iter(forges), "github")
+    return {name: list(settings.tow.repos)}

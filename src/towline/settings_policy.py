@@ -1,0 +1,155 @@
+"""From settings to the plain data that decisions are made by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from towline.core.breaker import Limits
+from towline.core.budgets import STRATEGIES, Counts
+from towline.core.failures import Pattern
+from towline.core.signals import (
+    DEFAULT_TRIGGERS,
+    OUTCOMES,
+    POKED,
+    Poked,
+    Signal,
+    Signals,
+    Towing,
+    Trigger,
+)
+from towline.core.staleness import THRESHOLD_SECONDS, Thresholds
+from towline.core.sweep_policy import RepoPolicy, TowPolicy
+from towline.settings import Settings
+from towline.settings_tow import (
+    BudgetSettings,
+    FailurePatternSettings,
+    RepoSettings,
+    RepoTriggersSettings,
+    SignalsSettings,
+    StalenessSettings,
+    TriggerSettings,
+)
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def policy_of(settings: Settings) -> TowPolicy:
+    """How patiently and how often pull requests are helped, for all and for single repositories."""
+    reconciler = settings.reconciler
+    return TowPolicy(
+        general=_general(settings),
+        repos={name: _of_repo(settings, repo) for name, repo in settings.repo.items()},
+        towing=towing_of(settings),
+        own_logins=frozenset(settings.tow.own_logins),
+        patterns=tuple(_patterns(settings.failure_patterns)),
+        heal_unlisted=reconciler.heal_unlisted,
+        reopen_unknown=reconciler.reopen_unknown,
+        max_parallel=reconciler.max_parallel,
+        batch_size=reconciler.batch_size,
+        max_stale_per_sweep=reconciler.max_stale_per_sweep,
+        max_actions_per_sweep=reconciler.max_actions_per_sweep,
+        verify_seconds=reconciler.verify_seconds,
+        command_rate_per_minute=settings.commands.rate_per_minute,
+        command_permission=settings.commands.permission,
+    )
+
+
+def towing_of(settings: Settings) -> Towing:
+    """Which pull requests are towed."""
+    tow = settings.tow
+    towing = Towing(
+        authors=frozenset(tow.authors),
+        branch_prefixes=tow.branch_prefixes,
+        labels=frozenset(tow.labels),
+    )
+    pattern = tow.vulnerability_pattern
+    return towing if pattern is None else replace(towing, vulnerability=pattern)
+
+
+def breaker_limits_of(settings: Settings) -> Limits:
+    breaker = settings.reconciler.breaker
+    return Limits(
+        int(breaker.window_seconds * 1e6),
+        breaker.threshold,
+        breaker.minimum,
+        int(breaker.cooldown_seconds * 1e6),
+    )
+
+
+def _general(settings: Settings) -> RepoPolicy:
+    return RepoPolicy(
+        thresholds=_thresholds(settings.staleness),
+        budgets=_budgets(settings.budgets),
+        signals=_signals(settings.signals),
+        triggers=_triggers(DEFAULT_TRIGGERS, settings.triggers),
+        observe_only=settings.reconciler.observe_only,
+    )
+
+
+def _of_repo(settings: Settings, repo: RepoSettings) -> RepoPolicy:
+    """What the repository gives, over what holds for all."""
+    general = _general(settings)
+    observe_only = repo.observe_only
+    return RepoPolicy(
+        thresholds=_thresholds(_over(settings.staleness, repo.staleness)),
+        budgets=_budgets(_over(settings.budgets, repo.budgets)),
+        signals=_signals(_over(settings.signals, repo.signals)),
+        triggers=_triggers(general.triggers, repo.triggers or RepoTriggersSettings()),
+        observe_only=general.observe_only if observe_only is None else observe_only,
+    )
+
+
+def _over(general: T, own: T | None) -> T:
+    given = own.model_fields_set if own is not None else ()
+    return general.model_copy(update={name: getattr(own, name) for name in given})
+
+
+def _thresholds(staleness: StalenessSettings) -> Thresholds:
+    return {state: getattr(staleness, state.lower()) for state in THRESHOLD_SECONDS}
+
+
+def _budgets(budgets: BudgetSettings) -> Counts:
+    return {strategy: getattr(budgets, strategy) for strategy in STRATEGIES}
+
+
+def _signals(signals: SignalsSettings) -> Signals:
+    outcomes = {
+        outcome: tuple(Signal(**dict(signal)) for signal in getattr(signals, outcome))
+        for outcome in OUTCOMES
+        if getattr(signals, outcome)
+    }
+    words: dict[str, Any] = {
+        name: pattern
+        for name in ("sod", "build", "protection")
+        if (pattern := getattr(signals, name)) is not None
+    }
+    return Signals(
+        required=signals.required,
+        ignored=signals.ignored,
+        policy_checks=signals.policy_checks,
+        outcomes=outcomes,
+        **words,
+    )
+
+
+def _triggers(
+    general: Mapping[Poked, Trigger], own: RepoTriggersSettings
+) -> Mapping[Poked, Trigger]:
+    given = own.given()
+    return {poked: _trigger(given[poked]) if poked in given else general[poked] for poked in POKED}
+
+
+def _trigger(trigger: TriggerSettings) -> Trigger:
+    return Trigger(**{name: value for name, value in trigger if value is not None})
+
+
+def _patterns(given: FailurePatternSettings) -> Iterable[Pattern]:
+    """What is said to be persistent is asked first: not to try again does less harm."""
+    for number, regex in enumerate(given.persistent):
+        yield Pattern(f"settings:persistent[{number}]", "persistent", regex.pattern, "as set")
+    for number, regex in enumerate(given.transient):
+        yield Pattern(f"settings:transient[{number}]", "transient", regex.pattern, "as set")

@@ -1,0 +1,95 @@
+"""The kinds of values that settings have, and how each is written in the environment."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_LONGEST_REGEX: Final = 2000
+_REPO: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Table(BaseModel):
+    """A table of settings, in which every name is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def list_of(value: Any) -> Any:
+    """A list comes from the environment as JSON; any other text is a list of one."""
+    if not isinstance(value, str):
+        return value
+    if not value.startswith("["):
+        return [value] if value else []
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('a list is written as JSON, like ["one", "two"]') from None
+
+
+def words_of(value: Any) -> Any:
+    """Names may also be parted by commas or blanks."""
+    if isinstance(value, str) and not value.startswith("["):
+        return value.replace(",", " ").split()
+    return list_of(value)
+
+
+def _http_url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or not text.isprintable() or " " in text:
+        raise ValueError("an address starts with http:// or https:// and has a host")
+    return text
+
+
+def _regex(value: Any) -> Any:
+    """Compiled without regard to case; one that finds something in nothing would always hold."""
+    if not isinstance(value, str):
+        return value
+    if len(value) > _LONGEST_REGEX:
+        raise ValueError(f"a regular expression has at most {_LONGEST_REGEX} characters")
+    try:
+        compiled = re.compile(value, re.IGNORECASE | re.MULTILINE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    if compiled.search("") is not None:
+        raise ValueError("this regular expression finds something in every text")
+    return compiled
+
+
+def repo_name(text: str) -> str:
+    if not _REPO.fullmatch(text):
+        raise ValueError(f"a repository is written OWNER/NAME, not {text[:100]!a}")
+    return text
+
+
+def _apprise_url(text: str) -> str:
+    if not re.match(r"[A-Za-z][\w+.-]*://\S", text):
+        raise ValueError("an apprise address looks like slack://… or mailto://…")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1)]
+Strings = Annotated[tuple[str, ...], BeforeValidator(list_of)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(list_of)]
+Words = Annotated[tuple[Name, ...], BeforeValidator(words_of)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+Regex = Annotated[re.Pattern[str], BeforeValidator(_regex)]
+Regexes = Annotated[tuple[Regex, ...], BeforeValidator(list_of)]
+RepoName = Annotated[str, AfterValidator(repo_name)]
+RepoNames = Annotated[tuple[RepoName, ...], BeforeValidator(words_of)]
+AppriseUrls = Annotated[
+    tuple[Annotated[str, AfterValidator(_apprise_url)], ...], BeforeValidator(list_of)
+]

@@ -1,0 +1,206 @@
+"""The simulated Jenkins over HTTP: the part of its API that starts and follows builds."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import re
+import secrets
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from towline.sim.jenkins import JenkinsWorld, SimBuild, SimItem, SimJenkinsJob
+
+Outage = Literal["refuse", "silent", "unavailable"]
+"""The connection breaks off, is never answered, or is answered by 503."""
+
+_JOB: Final = r"(?P<job>(?:/job/[^/]+)+)"
+_BUILD: Final = rf"{_JOB}/(?P<number>\d+)"
+_COOKIE: Final = "JSESSIONID"
+
+
+class Asked(NamedTuple):
+    method: str
+    path: str
+    query: str
+
+
+class JenkinsSim:
+    """An ASGI app over a world. `believed_url` is what Jenkins takes for its own address."""
+
+    def __init__(self, world: JenkinsWorld, *, user: str, token: str) -> None:
+        self.world = world
+        self.believed_url = ""
+        self.needs_crumb = False
+        self.outage: Outage | None = None
+        self.lost_replies = 0
+        """So many replies to the next POSTs get lost, after what they ask for is done."""
+        self.asked: list[Asked] = []
+        self._login = base64.b64encode(f"{user}:{token}".encode()).decode()
+        self._crumbs: dict[str, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        path = scope["raw_path"].decode().partition("?")[0]
+        self.asked.append(Asked(request.method, path, request.url.query))
+        if self.outage == "silent":
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            return
+        if self.outage == "refuse":
+            await _break_off(send)
+            return
+        if self.outage == "unavailable":
+            response: Response = PlainTextResponse("Jenkins is getting ready to work", 503)
+        else:
+            response = await self._served(request, path)
+        if request.method == "POST" and response.status_code == 201 and self.lost_replies:
+            self.lost_replies -= 1
+            await _break_off(send)
+            return
+        await response(scope, receive, send)
+
+    async def _served(self, request: Request, path: str) -> Response:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Basic {self._login}".encode()):
+            return PlainTextResponse("Invalid password/token", 401)
+        self.world.settle()
+        if request.method == "POST":
+            return self._posted(request, path, await request.body())
+        base = self.believed_url or str(request.base_url).rstrip("/")
+        return self._shown(request, path, base)
+
+    def _posted(self, request: Request, path: str, body: bytes) -> Response:
+        if self.needs_crumb and not self._has_crumb(request):
+            text = "<h1>HTTP ERROR 403 No valid crumb was included in the request</h1>"
+            return Response(text, 403, media_type="text/html")
+        asked = re.fullmatch(rf"{_JOB}/(?P<verb>build|buildWithParameters)", path)
+        job = self._job(asked["job"]) if asked else None
+        if asked is None or job is None:
+            return _missing()
+        if (asked["verb"] == "build") == bool(job.parameters):
+            return PlainTextResponse("This job has parameters, or has none", 400)
+        if not job.buildable:
+            return PlainTextResponse("The job is disabled", 409)
+        form = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        item = self.world.ask(job, {**request.query_params, **form})
+        base = self.believed_url or str(request.base_url).rstrip("/")
+        return Response(b"", 201, {"location": f"{base}/queue/item/{item.id}/"})
+
+    def _has_crumb(self, request: Request) -> bool:
+        session = request.cookies.get(_COOKIE, "")
+        crumb = self._crumbs.get(session)
+        return crumb is not None and request.headers.get("jenkins-crumb") == crumb
+
+    def _shown(self, request: Request, path: str, base: str) -> Response:
+        if path == "/crumbIssuer/api/json":
+            return self._crumb()
+        if path == "/queue/api/json":
+            return _json({"items": [_item(item, base) for item in reversed(self.world.queue)]})
+        if found := re.fullmatch(r"/queue/item/(?P<id>\d+)/api/json", path):
+            item = self.world.item(int(found["id"]))
+            return _missing() if item is None else _json(_item(item, base))
+        if found := re.fullmatch(rf"{_BUILD}/(?P<what>api/json|logText/progressiveText)", path):
+            build = self._build(found["job"], int(found["number"]))
+            if build is None:
+                return _missing()
+            is_log = found["what"] != "api/json"
+            return _log(build, request) if is_log else _json(_build(build, base))
+        if found := re.fullmatch(rf"{_JOB}/api/json", path):
+            job = self._job(found["job"])
+            return _missing() if job is None else _json(_job(job, base))
+        return _missing()
+
+    def _crumb(self) -> Response:
+        session, crumb = secrets.token_hex(8), secrets.token_hex(16)
+        self._crumbs[session] = crumb
+        response = _json({"crumb": crumb, "crumbRequestField": "Jenkins-Crumb"})
+        response.set_cookie(_COOKIE, session)
+        return response
+
+    def _job(self, path: str) -> SimJenkinsJob | None:
+        parts = path.split("/job/")[1:]
+        return self.world.jobs.get("/".join(map(unquote, parts)))
+
+    def _build(self, path: str, number: int) -> SimBuild | None:
+        job = self._job(path)
+        return next((one for one in job.builds if one.number == number), None) if job else None
+
+
+async def _break_off(send: Send) -> None:
+    """Promise more than is sent: the server has to close the connection."""
+    headers = [(b"content-length", b"1000")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"{", "more_body": True})
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
+
+
+def _missing() -> Response:
+    return Response("<h1>Not Found</h1>", 404, media_type="text/html")
+
+
+def _url(job: SimJenkinsJob, base: str) -> str:
+    return base + "".join(f"/job/{quote(part, safe='')}" for part in job.path.split("/")) + "/"
+
+
+def _actions(of: SimItem | SimBuild) -> list[dict[str, Any]]:
+    given = [{"name": name, "value": value} for name, value in of.parameters.items()]
+    return [{}, {"_class": "hudson.model.ParametersAction", "parameters": given}]
+
+
+def _item(item: SimItem, base: str) -> dict[str, Any]:
+    shown = {
+        "id": item.id,
+        "url": f"queue/item/{item.id}/",
+        "task": {"url": _url(item.job, base)},
+        "actions": _actions(item),
+        "why": None if item.left_us else "Waiting for next available executor",
+    }
+    if item.left_us is not None:
+        shown["cancelled"] = item.cancelled
+    if item.build is not None:
+        number = item.build.number
+        shown["executable"] = {"number": number, "url": f"{_url(item.job, base)}{number}/"}
+    return shown
+
+
+def _build(build: SimBuild, base: str) -> dict[str, Any]:
+    return {
+        "number": build.number,
+        "url": f"{_url(build.job, base)}{build.number}/",
+        "building": build.result is None,
+        "result": build.result,
+        "queueId": build.queue_id,
+        "actions": _actions(build),
+    }
+
+
+def _job(job: SimJenkinsJob, base: str) -> dict[str, Any]:
+    definitions = [{"name": name} for name in job.parameters]
+    return {
+        "url": _url(job, base),
+        "buildable": job.buildable,
+        "property": [{}, {"parameterDefinitions": definitions}] if definitions else [],
+        "builds": [_build(build, base) for build in reversed(job.builds[-50:])],
+    }
+
+
+def _log(build: SimBuild, request: Request) -> Response:
+    text = build.log.encode()
+    start = int(request.query_params.get("start", "0"))
+    # Jenkins takes a start beyond the end for a log that began anew.
+    rest = text[start:] if start <= len(text) else text
+    headers = {"x-text-size": str(len(text))}
+    if build.result is None:
+        headers["x-more-data"] = "true"
+    return Response(rest, media_type="text/plain", headers=headers)

@@ -1,0 +1,277 @@
+"""Webhooks, from what the world tells to the hook's URL, and the log of all attempts.
+
+An event has one GUID for all the hooks it goes to. What becomes of a delivery on its way is a
+matter of faults: it may be lost, come twice, or come late and so out of order. A lost one is in
+the log as one that nobody answered. Nothing is repeated unless somebody asks for it, as at GitHub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import urlencode
+
+import httpx2
+import orjson
+
+from towline.sim.entities import Emitted, Hook
+from towline.sim.faults import HookFaults
+from towline.sim.payloads import payload_of
+from towline.sim.world import World
+
+DEADLINE: Final = 10.0
+KEPT_SECONDS: Final = 3 * 86400.0
+MOST_KEPT: Final = 10_000
+_AT_ONCE: Final = 32
+_NO_ANSWER: Final = 504
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    """One attempt. `status_code` is 504 if nobody answered, and 0 until it is known."""
+
+    id: int
+    guid: str
+    hook_id: int
+    event: str
+    action: str | None
+    repo_id: int | None
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    delivered_at: float
+    redelivery: bool = False
+    status_code: int = 0
+    duration: float = 0.0
+    answer: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status_code < 300
+
+
+class Target(NamedTuple):
+    """Where a hook's deliveries go: a repository's hook, or the App's."""
+
+    hook_id: int
+    url: str
+    secret: str
+    kind: str
+    target_id: int
+    content_type: str = "json"
+
+
+class Fate(NamedTuple):
+    """What becomes of one copy of a delivery."""
+
+    late: float = 0.0
+    lost: bool = False
+
+
+Fates: TypeAlias = Callable[[Emitted], Sequence[Fate]]
+"""Of an event's delivery to one hook: a fate for each copy that is sent."""
+
+
+def arrives(_: Emitted) -> Sequence[Fate]:
+    return (Fate(),)
+
+
+class HookDice:
+    """Fates by chance, the same again for the same seed."""
+
+    def __init__(self, faults: HookFaults, seed: int = 0) -> None:
+        self.faults = faults
+        self._dice = random.Random(seed)  # noqa: S311  a simulation wants the same dice again
+
+    def __call__(self, _: Emitted) -> Sequence[Fate]:
+        if self._dice.random() < self.faults.lose:
+            return (Fate(lost=True),)
+        copies = 2 if self._dice.random() < self.faults.duplicate else 1
+        return tuple(Fate(late=self._delay()) for _ in range(copies))
+
+    def _delay(self) -> float:
+        late = self._dice.random() < self.faults.reorder
+        return self._dice.uniform(*(self.faults.late if late else self.faults.usual))
+
+
+class Due(NamedTuple):
+    at: float
+    order: int
+    target: Target
+    delivery: Delivery
+    lost: bool
+
+
+class Webhooks:
+    """`wake` is called when something has been put on the way."""
+
+    def __init__(
+        self, world: World, fates: Fates, root: str, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self.world = world
+        self.fates = fates
+        self.root = root
+        self.wake = wake
+        self.app_hook: Target | None = None
+        self._log: dict[int, list[Delivery]] = {}
+        self._last_id = 0
+        self._due: list[Due] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._client = httpx2.AsyncClient(timeout=DEADLINE, trust_env=False)
+
+    def collect(self) -> None:
+        """Put what the world has told since the last time on its way."""
+        told, self.world.outbox[:] = list(self.world.outbox), []
+        for event in told:
+            self._address(event)
+
+    def _address(self, event: Emitted) -> None:
+        targets = list(self._targets(event))
+        if not targets:
+            return
+        guid = str(uuid.UUID(int=self.world.random.getrandbits(128), version=4))
+        payload = payload_of(self.world, self.root, event)
+        for target in targets:
+            for late, lost in self.fates(event):
+                delivery = self._new(target, guid, event.name, payload, event.repo.id)
+                self._put(target, delivery, self.world.now + late, lost=lost)
+
+    def _targets(self, event: Emitted) -> Iterator[Target]:
+        for hook in self.world.hooks(event.repo.full_name):
+            if hook.wants(event.name):
+                yield target_of(hook, event.repo.id)
+        if self.app_hook is not None:
+            yield self.app_hook
+
+    def ping(self, hook: Hook, payload: Mapping[str, Any]) -> None:
+        repo = self.world.repo(hook.repo)
+        target = target_of(hook, repo.id)
+        delivery = self._new(target, str(uuid.uuid4()), "ping", payload, repo.id)
+        self._put(target, delivery, self.world.now, lost=False)
+
+    def redeliver(self, target: Target, delivery: Delivery) -> None:
+        """A new attempt of the same delivery: GUID, headers and body are as they were."""
+        again = Delivery(
+            id=self._next_id(),
+            guid=delivery.guid,
+            hook_id=delivery.hook_id,
+            event=delivery.event,
+            action=delivery.action,
+            repo_id=delivery.repo_id,
+            body=delivery.body,
+            headers=delivery.headers,
+            delivered_at=self.world.now,
+            redelivery=True,
+        )
+        self._put(target, again, self.world.now, lost=False)
+
+    def log(self, hook_id: int) -> list[Delivery]:
+        """Newest first, of the last three days."""
+        since = self.world.now - KEPT_SECONDS
+        kept = [one for one in self._log.get(hook_id, ()) if one.delivered_at >= since]
+        return kept[::-1]
+
+    def next_due(self) -> float | None:
+        return self._due[0].at if self._due else None
+
+    def send_due(self) -> None:
+        """Start on everything whose time has come."""
+        while self._due and self._due[0].at <= self.world.now:
+            due = heappop(self._due)
+            task = asyncio.get_running_loop().create_task(self._send(due))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def settle(self) -> None:
+        """Until everything that was started is answered or given up."""
+        while self._sending:
+            await asyncio.wait(self._sending)
+
+    async def aclose(self) -> None:
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._client.aclose()
+
+    def _new(
+        self, target: Target, guid: str, event: str, payload: Mapping[str, Any], repo_id: int
+    ) -> Delivery:
+        body = orjson.dumps(payload)
+        return Delivery(
+            id=self._next_id(),
+            guid=guid,
+            hook_id=target.hook_id,
+            event=event,
+            action=payload.get("action"),
+            repo_id=repo_id,
+            body=body,
+            headers=headers_of(target, guid, event, body),
+            delivered_at=self.world.now,
+        )
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _put(self, target: Target, delivery: Delivery, at: float, *, lost: bool) -> None:
+        heappush(self._due, Due(at, delivery.id, target, delivery, lost))
+        self.wake()
+
+    async def _send(self, due: Due) -> None:
+        delivery = due.delivery
+        delivery.delivered_at = self.world.now
+        log = self._log.setdefault(delivery.hook_id, [])
+        log.append(delivery)
+        del log[: max(0, len(log) - MOST_KEPT)]
+        if due.lost:
+            delivery.status_code, delivery.answer = _NO_ANSWER, "simulated: lost"
+            return
+        started = time.monotonic()
+        async with self._slots:
+            delivery.status_code, delivery.answer = await self._post(due.target, delivery)
+        delivery.duration = round(time.monotonic() - started, 3)
+
+    async def _post(self, target: Target, delivery: Delivery) -> tuple[int, str]:
+        url, wire = target.url, wire_of(target, delivery.body)
+        with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, TimeoutError):
+            async with asyncio.timeout(DEADLINE):
+                answer = await self._client.post(url, content=wire, headers=dict(delivery.headers))
+            return answer.status_code, answer.text[:1000]
+        return _NO_ANSWER, "failed to connect"
+
+
+def target_of(hook: Hook, repo_id: int) -> Target:
+    return Target(hook.id, hook.url, hook.secret, "repository", repo_id, hook.content_type)
+
+
+def wire_of(target: Target, body: bytes) -> bytes:
+    """The bytes that are sent and signed: the payload itself, or a form that holds it."""
+    return body if target.content_type == "json" else urlencode({"payload": body}).encode()
+
+
+def headers_of(target: Target, guid: str, event: str, body: bytes) -> dict[str, str]:
+    kind = "json" if target.content_type == "json" else "x-www-form-urlencoded"
+    headers = {
+        "Content-Type": f"application/{kind}",
+        "User-Agent": "GitHub-Hookshot/simulated",
+        "Accept": "*/*",
+        "X-GitHub-Delivery": guid,
+        "X-GitHub-Event": event,
+        "X-GitHub-Hook-ID": str(target.hook_id),
+        "X-GitHub-Hook-Installation-Target-Type": target.kind,
+        "X-GitHub-Hook-Installation-Target-ID": str(target.target_id),
+    }
+    if target.secret:
+        signed = wire_of(target, body)
+        digest = hmac.new(target.secret.encode(), signed, hashlib.sha256).hexdigest()
+        headers["X-Hub-Signature-256"] = f"sha256={digest}"
+    return headers

@@ -1,0 +1,259 @@
+"""The SQL of pull requests. A record is changed only in the version that was read.
+
+Whoever comes second waits for the row, finds another version, and reads again.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from towline.core.lifecycle import STATES, TERMINAL
+from towline.store.pull_rows import COLUMNS
+from towline.store.sql import Statement
+
+_ALL = ", ".join(f"p.{column}" for column in COLUMNS)
+_KEY = {"repo": "text", "number": "bigint"}
+
+READ = Statement(
+    "read pull request",
+    _KEY,
+    f"""
+    SELECT {{now}}, {_ALL} FROM b
+    LEFT JOIN towline_prs p ON p.repo = b.repo AND p.number = b.number
+    """,
+    writes=False,
+)
+
+CREATE = Statement(
+    "create pull request",
+    COLUMNS,
+    f"""
+    INSERT INTO towline_prs ({", ".join(COLUMNS)})
+    SELECT {", ".join(f"b.{column}" for column in COLUMNS)} FROM b WHERE true
+    ON CONFLICT (repo, number) DO NOTHING RETURNING number
+    """,
+)
+
+_SET = ", ".join(f"{column} = b.{column}" for column in COLUMNS if column not in _KEY)
+
+UPDATE = Statement(
+    "update pull request",
+    {**COLUMNS, "expected": "bigint"},
+    f"""
+    UPDATE towline_prs SET {_SET} FROM b
+    WHERE towline_prs.repo = b.repo AND towline_prs.number = b.number
+      AND towline_prs.version = b.expected
+    RETURNING towline_prs.number
+    """,
+)
+
+NOTE_REPO = Statement(
+    "note repository",
+    {"repo": "text", "name": "text", "forge": "text"},
+    """
+    INSERT INTO towline_repos (repo, name, forge)
+    SELECT b.repo, b.name, b.forge FROM b WHERE true ON CONFLICT (repo) DO NOTHING RETURNING repo
+    """,
+)
+
+KNOWN_EVENT = Statement(
+    "known event",
+    {**_KEY, "key": "text"},
+    """
+    SELECT e.id FROM b JOIN towline_pr_events e
+      ON e.repo = b.repo AND e.number = b.number AND e.key = b.key
+    """,
+    writes=False,
+)
+
+APPEND = Statement(
+    "append events",
+    {
+        **_KEY, "id": "bigint", "key": "text", "event_type": "text", "source": "text",
+        "at_us": "bigint", "payload": "text",
+    },
+    """
+    INSERT INTO towline_pr_events (repo, number, id, key, event_type, source, at_us, payload)
+    SELECT b.repo, b.number, b.id, b.key, b.event_type, b.source, b.at_us, b.payload
+    FROM b WHERE true ON CONFLICT DO NOTHING RETURNING id
+    """,
+)  # fmt: skip
+
+EVENTS = Statement(
+    "events of a pull request",
+    {**_KEY, "after_id": "bigint", "most": "bigint"},
+    """
+    SELECT e.id, e.key, e.event_type, e.source, e.at_us, e.payload FROM towline_pr_events e
+    WHERE e.repo = (SELECT repo FROM b) AND e.number = (SELECT number FROM b)
+      AND e.id > (SELECT after_id FROM b)
+    ORDER BY e.id LIMIT (SELECT most FROM b)
+    """,
+    writes=False,
+)
+
+# One range for each state over the index on state and time, each cut off where the whole is.
+_STALE_RANGES = " UNION ALL ".join(
+    f"""
+    SELECT * FROM (
+      SELECT r.repo, r.number, r.since_us - (SELECT before_us FROM l WHERE l.state = '{state}') AS
+        late
+      FROM towline_prs r
+      WHERE r.state = '{state}'
+        AND r.since_us < (SELECT before_us FROM l WHERE l.state = '{state}')
+      ORDER BY r.since_us LIMIT (SELECT max(most) FROM b)) AS of_{state.lower()}
+    """
+    for state in STATES
+    if state not in TERMINAL
+)
+
+STALE = Statement(
+    "stale pull requests",
+    {"state": "text", "threshold_us": "bigint", "now_us": "bigint", "most": "bigint"},
+    f"""
+    , l AS (SELECT b.state AS state, coalesce(b.now_us, {{now}}) - b.threshold_us AS before_us
+            FROM b),
+    s AS ({_STALE_RANGES} ORDER BY 3, 1, 2 LIMIT (SELECT max(most) FROM b))
+    SELECT {_ALL} FROM s CROSS JOIN towline_prs p
+    WHERE p.repo = s.repo AND p.number = s.number ORDER BY s.late, s.repo, s.number
+    """,
+    writes=False,
+)
+
+OF_COMMIT = Statement(
+    "pull requests of a commit",
+    {"repo": "text", "head_sha": "text"},
+    f"""
+    SELECT {_ALL} FROM b JOIN towline_prs p ON p.head_sha = b.head_sha
+    WHERE b.repo IS NULL OR p.repo = b.repo ORDER BY p.repo, p.number
+    """,
+    writes=False,
+)
+
+OF_BRANCH = Statement(
+    "pull requests of a branch",
+    {"repo": "text", "head_ref": "text"},
+    f"""
+    SELECT {_ALL} FROM b JOIN towline_prs p ON p.repo = b.repo AND p.head_ref = b.head_ref
+    WHERE p.expires_us IS NULL ORDER BY p.number
+    """,
+    writes=False,
+)
+
+ALIVE_FOR = Statement(
+    "alive for a vulnerability",
+    {"vulnerability_id": "text"},
+    f"""
+    SELECT {_ALL} FROM b JOIN towline_prs p ON p.vulnerability_id = b.vulnerability_id
+    WHERE p.expires_us IS NULL AND p.vulnerability_id IS NOT NULL ORDER BY p.repo, p.number
+    """,
+    writes=False,
+)
+
+UNVERIFIED = Statement(
+    "unverified intents",
+    {"most": "bigint"},
+    f"""
+    SELECT {_ALL} FROM towline_prs p
+    WHERE p.verify_by_us IS NOT NULL AND p.verify_by_us <= {{now}}
+    ORDER BY p.verify_by_us LIMIT (SELECT most FROM b)
+    """,
+    writes=False,
+)
+
+COUNT_REOPENED = Statement(
+    "count a reopening",
+    {"vulnerability_id": "text", "key": "text"},
+    """
+    INSERT INTO towline_reopened (vulnerability_id, key, at_us)
+    SELECT b.vulnerability_id, b.key, {now} FROM b WHERE true
+    ON CONFLICT (vulnerability_id, key) DO NOTHING RETURNING key
+    """,
+)
+
+REOPENED = Statement(
+    "reopened",
+    {"vulnerability_id": "text"},
+    """
+    SELECT count(*) FROM b JOIN towline_reopened r ON r.vulnerability_id = b.vulnerability_id
+    """,
+    writes=False,
+)
+
+NAMED = Statement(
+    "repositories by bare name",
+    {"name": "text"},
+    """
+    SELECT r.repo FROM b JOIN towline_repos r ON r.name = b.name
+    WHERE EXISTS (SELECT 1 FROM towline_prs p WHERE p.repo = r.repo) ORDER BY r.repo
+    """,
+    writes=False,
+)
+
+REPOS = Statement(
+    "repositories under tow",
+    {"forge": "text"},
+    """
+    SELECT r.repo FROM b JOIN towline_repos r ON r.forge = b.forge
+    WHERE EXISTS (SELECT 1 FROM towline_prs p WHERE p.repo = r.repo) ORDER BY r.repo
+    """,
+    writes=False,
+)
+
+CENSUS = Statement(
+    "census",
+    {"unused": "bigint"},
+    "SELECT p.state, count(*) FROM towline_prs p GROUP BY p.state",
+    writes=False,
+)
+
+FORGET = Statement(
+    "forget pull requests",
+    {"most": "bigint"},
+    """
+    DELETE FROM towline_prs WHERE (repo, number) IN (
+      SELECT r.repo, r.number FROM towline_prs r
+      WHERE r.expires_us IS NOT NULL AND r.expires_us <= {now}
+      ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
+    RETURNING repo, number
+    """,
+)
+
+FORGET_EVENTS = Statement(
+    "forget events",
+    _KEY,
+    """
+    DELETE FROM towline_pr_events
+    WHERE (repo, number) IN (SELECT b.repo, b.number FROM b) RETURNING id
+    """,
+)
+
+FILTERS = {
+    "repo": "p.repo = (SELECT repo FROM b)",
+    "state": "p.state = (SELECT state FROM b)",
+    "vulnerability_id": "p.vulnerability_id = (SELECT vulnerability_id FROM b)",
+    "search": """(lower(p.title) LIKE (SELECT search FROM b) ESCAPE '!'
+      OR lower(p.head_ref) LIKE (SELECT search FROM b) ESCAPE '!'
+      OR lower(p.repo) LIKE (SELECT search FROM b) ESCAPE '!')""",
+}
+
+
+@cache
+def listing(filters: frozenset[str]) -> Statement:
+    """Only with what is asked for, so that the planner sees what it can use."""
+    wanted = "".join(f" AND {FILTERS[name]}" for name in sorted(filters))
+    return Statement(
+        "list pull requests",
+        {
+            **dict.fromkeys(FILTERS, "text"),
+            "after_repo": "text",
+            "after_number": "bigint",
+            "most": "bigint",
+        },
+        f"""
+        SELECT {_ALL} FROM towline_prs p
+        WHERE (p.repo, p.number) > ((SELECT after_repo FROM b), (SELECT after_number FROM b))
+          {wanted}
+        ORDER BY p.repo, p.number LIMIT (SELECT most FROM b)
+        """,
+        writes=False,
+    )

@@ -1,0 +1,165 @@
+"""Pull requests under tow in SQL: a record, its log and the jobs that follow change together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from towline.core.lifecycle import STATES, State
+from towline.core.snapshot import PullRef
+from towline.core.staleness import Thresholds
+from towline.errors import Transient
+from towline.ports.jobs import OWN_QUEUE, Bell
+from towline.ports.pulls import Change, Changed, Decide, Filter, PullEvent, PullRecord
+from towline.store import pull_statements as q
+from towline.store.job_statements import ENQUEUE
+from towline.store.pull_rows import COLUMNS, event_of, event_row, record_of, row_of
+from towline.store.sql import Database, Row, Script, Statement
+
+_MOST_RACES = 100
+_LAST_EVENT = list(COLUMNS).index("last_event")
+
+
+class SqlPulls:
+    def __init__(self, database: Database, bell: Bell | None = None) -> None:
+        """`bell` is rung for the jobs that a change brings, once they are durable."""
+        self._database = database
+        self._bell = bell
+
+    # ------------------------------------------------------------------ changes
+
+    async def change(self, ref: PullRef, decide: Decide) -> Changed:
+        changed, job_ids = await self._database.transact(lambda: _changing(ref, decide))
+        if job_ids and self._bell is not None:
+            self._bell.ring(job_ids)
+        return changed
+
+    async def count_reopened(self, vulnerability_id: str, key: str) -> int:
+        def script() -> Script[int]:
+            yield q.COUNT_REOPENED, [(vulnerability_id, key)]
+            rows = yield q.REOPENED, [(vulnerability_id,)]
+            return int(rows[0][0])
+
+        return await self._database.transact(script)
+
+    async def cleanup(self, most: int) -> int:
+        def script() -> Script[int]:
+            forgotten = yield q.FORGET, [(most,)]
+            if forgotten:
+                yield q.FORGET_EVENTS, [tuple(row) for row in forgotten]
+            return len(forgotten)
+
+        return await self._database.transact(script)
+
+    # ------------------------------------------------------------------ looking
+
+    async def read(self, repo: str, number: int) -> PullRecord | None:
+        rows = await self._database.run(q.READ, [(repo, number)])
+        return _record(rows[0])
+
+    async def of_commit(self, repo: str | None, head_sha: str) -> list[PullRecord]:
+        return await self._records(q.OF_COMMIT, [(repo, head_sha)])
+
+    async def of_branch(self, repo: str, head_ref: str) -> list[PullRecord]:
+        return await self._records(q.OF_BRANCH, [(repo, head_ref)])
+
+    async def stale(
+        self, thresholds: Thresholds, most: int, now_us: int | None = None
+    ) -> list[PullRecord]:
+        rows = [
+            (state, round(seconds * 1_000_000), now_us, most)
+            for state, seconds in thresholds.items()
+        ]
+        return await self._records(q.STALE, rows) if rows else []
+
+    async def unverified(self, most: int) -> list[PullRecord]:
+        return await self._records(q.UNVERIFIED, [(most,)])
+
+    async def alive_for(self, vulnerability_id: str) -> list[PullRecord]:
+        return await self._records(q.ALIVE_FOR, [(vulnerability_id,)])
+
+    async def reopened(self, vulnerability_id: str) -> int:
+        rows = await self._database.run(q.REOPENED, [(vulnerability_id,)])
+        return int(rows[0][0])
+
+    async def listing(self, wanted: Filter, after: str, most: int) -> list[PullRecord]:
+        repo, _, number = after.rpartition("#")
+        search = None if wanted.search is None else _containing(wanted.search)
+        given = {**wanted._asdict(), "search": search}
+        cursor = (repo, int(number)) if number.isdecimal() else (after, 0)
+        filters = frozenset(name for name, value in given.items() if value is not None)
+        return await self._records(
+            q.listing(filters), [(*(given[name] for name in q.FILTERS), *cursor, most)]
+        )
+
+    async def named(self, name: str) -> list[str]:
+        return [row[0] for row in await self._database.run(q.NAMED, [(name,)])]
+
+    async def repos(self, forge: str) -> list[str]:
+        return [row[0] for row in await self._database.run(q.REPOS, [(forge,)])]
+
+    async def census(self) -> Mapping[State, int]:
+        rows = await self._database.run(q.CENSUS, [(0,)])
+        return {**dict.fromkeys(STATES, 0), **{row[0]: row[1] for row in rows}}
+
+    async def events(
+        self, repo: str, number: int, after_id: int = 0, most: int = 1000
+    ) -> list[PullEvent]:
+        rows = await self._database.run(q.EVENTS, [(repo, number, after_id, most)])
+        return [event_of(row) for row in rows]
+
+    async def _records(self, statement: Statement, rows: Sequence[Row]) -> list[PullRecord]:
+        return [record_of(row) for row in await self._database.run(statement, rows)]
+
+
+def _containing(words: str) -> str:
+    """A pattern of LIKE that finds these words anywhere, whatever characters they have."""
+    escaped = words.lower()
+    for special in "!%_":
+        escaped = escaped.replace(special, f"!{special}")
+    return f"%{escaped}%"
+
+
+def _record(row: Row) -> PullRecord | None:
+    return record_of(row[1:]) if row[1] is not None else None
+
+
+def _changing(ref: PullRef, decide: Decide) -> Script[tuple[Changed, list[str]]]:
+    """Read, decide, write; again, if somebody else wrote in between."""
+    for _ in range(_MOST_RACES):
+        row = (yield q.READ, [(ref.repo, ref.number)])[0]
+        record = _record(row)
+        change = decide(record, row[0])
+        if change is None or (change.record == record and not change.events and not change.jobs):
+            return Changed(False, record), []
+        if change.events and (yield q.KNOWN_EVENT, [(*ref[1:], change.events[0].key)]):
+            return Changed(False, record), []
+        last_event = row[1 + _LAST_EVENT] or 0
+        written = yield from _writing(record, change, last_event)
+        if written is not None:
+            return written, [job.id for job in change.jobs if job.queue == OWN_QUEUE]
+    raise Transient(f"{ref} is changed by too many at once")
+
+
+def _writing(record: PullRecord | None, change: Change, last_event: int) -> Script[Changed | None]:
+    """None if another version is there by now."""
+    version = 1 if record is None else record.version + 1
+    wanted = change.record._replace(version=version)
+    numbered = [
+        event._replace(id=number) for number, event in enumerate(change.events, last_event + 1)
+    ]
+    row = row_of(wanted, version, last_event + len(numbered))
+    if record is None:
+        forge, repo, _ = wanted.ref
+        yield q.NOTE_REPO, [(repo, repo.rpartition("/")[2], forge)]
+        taken = yield q.CREATE, [row]
+    else:
+        taken = yield q.UPDATE, [(*row, record.version)]
+    if not taken:
+        return None
+    if numbered:
+        rows = yield q.APPEND, [event_row(wanted, event, event.id) for event in numbered]
+        appended = {row[0] for row in rows}
+        numbered = [event for event in numbered if event.id in appended]
+    if change.jobs:
+        yield ENQUEUE, list(change.jobs)
+    return Changed(True, wanted, numbered)

@@ -1,0 +1,301 @@
+"""Pull requests under tow: to look at one or at the fleet, and to order something for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends
+
+from towline.errors import TowlineError
+from towline.flow.bridge import NotNow, UnknownCommand, UnknownPull
+from towline.ports.pulls import PullRecord, PullStore
+from towline.web.answers import Problem
+from towline.web.auth import Principal
+from towline.web.control_access import Commander, Control, Reader, TheControl
+from towline.web.fleet import Ambiguous, BadCursor, Fleet, NoSuchRepo, Wanted, full_name, story_of
+from towline.web.json_body import JsonBody
+from towline.web.problems import documented, problem_of
+from towline.web.pull_models import (
+    MOST_OF_A_BATCH,
+    BatchAnswer,
+    BatchBody,
+    BatchItem,
+    CommandAccepted,
+    CommandBody,
+    Cursor,
+    Name,
+    Number,
+    Owner,
+    PullFilter,
+    PullLimit,
+    PullPage,
+    PullStateFilter,
+    PullStatus,
+    Repo,
+    RepoFilter,
+    RuleFilter,
+    SearchFilter,
+    StaleFilter,
+    StalePage,
+    parsed_ref,
+    pull_out,
+    pull_status,
+)
+from towline.web.tow_access import OrderedOrNot, TheTow, Tow
+
+router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
+_command = JsonBody(CommandBody)
+_batch = JsonBody(BatchBody)
+_REFUSALS: Final = documented(400, 404, 408, 409, 413)
+
+
+@router.get("/prs", responses=documented(404, 409))
+async def list_pulls(
+    control: TheControl,
+    tow: TheTow,
+    reader: Reader,
+    repo: RepoFilter = None,
+    state: PullStateFilter = None,
+    stale: StaleFilter = None,
+    rule: RuleFilter = None,
+    search: SearchFilter = None,
+    limit: PullLimit = 50,
+    cursor: Cursor = None,
+) -> PullPage:
+    """The fleet, by repository and number."""
+    now_us = control.clock.now_us()
+    fleet = Fleet(tow.pulls, tow.policy, now_us)
+    try:
+        page = await fleet.page(Wanted(repo, state, stale, rule, search), cursor or "", limit)
+    except TowlineError as error:
+        raise refusal_of(error) from None
+    items = [pull_out(one, tow.policy.of(one.ref.repo), now_us) for one in page.records]
+    return PullPage(items=items, next=page.next, counts=await tow.pulls.census())
+
+
+@router.get("/prs/stale", responses=documented(404, 409))
+async def list_stale(
+    control: TheControl,
+    tow: TheTow,
+    reader: Reader,
+    repo: RepoFilter = None,
+    state: PullStateFilter = None,
+    rule: RuleFilter = None,
+    search: SearchFilter = None,
+    limit: PullLimit = 50,
+    cursor: Cursor = None,
+) -> StalePage:
+    """Those in which nothing has happened for longer than their state allows."""
+    now_us = control.clock.now_us()
+    fleet = Fleet(tow.pulls, tow.policy, now_us)
+    wanted = Wanted(repo, state, None, rule, search)
+    try:
+        page, everything = await fleet.stale(wanted, cursor or "", limit)
+    except TowlineError as error:
+        raise refusal_of(error) from None
+    items = [pull_out(one, tow.policy.of(one.ref.repo), now_us) for one in page.records]
+    counts = Counter(one.state for one in everything)
+    return StalePage(items=items, next=page.next, counts=counts)
+
+
+@router.post("/prs/commands", status_code=202, responses=_REFUSALS, openapi_extra=_batch.described)
+async def order_for_many(
+    control: TheControl,
+    tow: TheTow,
+    commander: Commander,
+    body: Annotated[BatchBody, Depends(_batch)],
+) -> BatchAnswer:
+    """One command for many; each is taken or refused by itself."""
+    if (body.prs is None) == (body.filter is None):
+        raise Problem(422, "invalid_request", "body: give either prs or filter")
+    names = body.prs if body.filter is None else await _matching(control, tow, body.filter)
+    results = await _ordered(tow, commander, list(dict.fromkeys(names or ())), body.command)
+    accepted = sum(result.status == "accepted" for result in results)
+    control.audit(
+        "COMMANDS_ORDERED", by=_name_of(commander), key=commander.id, command=body.command,
+        accepted=accepted, refused=len(results) - accepted,
+    )  # fmt: skip
+    return BatchAnswer(
+        command=body.command, accepted=accepted, refused=len(results) - accepted, results=results
+    )
+
+
+@router.post(
+    "/pr/{owner}/{name}/{number}/command",
+    status_code=202,
+    responses=_REFUSALS,
+    openapi_extra=_command.described,
+)
+async def order(
+    control: TheControl,
+    tow: TheTow,
+    commander: Commander,
+    owner: Owner,
+    name: Name,
+    number: Number,
+    body: Annotated[CommandBody, Depends(_command)],
+) -> CommandAccepted:
+    """Queue a command; 409 `not_now` where the state does not allow it."""
+    repo = f"{owner}/{name}"
+    return await _order(control, tow, commander, repo, number, body.command)
+
+
+@router.post("/pr/{repo:path}/{number}/command", status_code=202, include_in_schema=False)
+async def order_by_any_name(
+    control: TheControl,
+    tow: TheTow,
+    commander: Commander,
+    repo: Repo,
+    number: Number,
+    body: Annotated[CommandBody, Depends(_command)],
+) -> CommandAccepted:
+    """The same by a bare name, or by one with nested groups."""
+    return await _order(control, tow, commander, repo, number, body.command)
+
+
+@router.get("/pr/{owner}/{name}/{number}/status", responses=documented(404))
+async def status(
+    control: TheControl, tow: TheTow, reader: Reader, owner: Owner, name: Name, number: Number
+) -> PullStatus:
+    """Where a pull request stands, why, what is next, and everything that happened to it."""
+    return await _status(control, tow, f"{owner}/{name}", number)
+
+
+@router.get("/pr/{repo:path}/{number}/status", include_in_schema=False)
+async def status_by_any_name(
+    control: TheControl, tow: TheTow, reader: Reader, repo: Repo, number: Number
+) -> PullStatus:
+    """The same by a bare name, or by one with nested groups."""
+    return await _status(control, tow, repo, number)
+
+
+async def _status(control: Control, tow: Tow, name: str, number: int) -> PullStatus:
+    record = await _found(tow.pulls, name, number)
+    story = await story_of(tow.pulls, record)
+    return pull_status(record, tow.policy, control.clock.now_us(), story)
+
+
+async def _found(pulls: PullStore, name: str, number: int) -> PullRecord:
+    try:
+        repo = await full_name(pulls, name)
+    except TowlineError as error:
+        raise refusal_of(error) from None
+    record = await pulls.read(repo, number)
+    if record is None:
+        raise Problem(404, "unknown_pull", f"{repo}#{number} is not towed, or ended long ago")
+    return record
+
+
+async def _order(
+    control: Control,
+    tow: Tow,
+    commander: Principal,
+    name: str,
+    number: int,
+    command: str,
+) -> CommandAccepted:
+    try:
+        repo = await full_name(tow.pulls, name)
+        ordered = await tow.orders.order(
+            repo,
+            number,
+            command,
+            source="admin-api",
+            requested_by=_name_of(commander),
+        )
+    except TowlineError as error:
+        raise refusal_of(error) from None
+    control.audit(
+        "COMMAND_ORDERED", by=_name_of(commander), key=commander.id, command=ordered.command,
+        repo=ordered.repo, number=ordered.number, job_id=ordered.job_id,
+    )  # fmt: skip
+    return CommandAccepted(
+        job_id=ordered.job_id, command=ordered.command, repo=ordered.repo, number=ordered.number
+    )
+
+
+async def _matching(control: Control, tow: Tow, given: PullFilter) -> list[str]:
+    fleet = Fleet(tow.pulls, tow.policy, control.clock.now_us())
+    wanted = Wanted(**given.model_dump())
+    if not any(value is not None for value in wanted):
+        raise Problem(422, "invalid_request", "body filter: give at least one condition")
+    names: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        try:
+            page = await fleet.page(wanted, cursor, MOST_OF_A_BATCH)
+        except TowlineError as error:
+            raise refusal_of(error) from None
+        names += [str(record.ref) for record in page.records]
+        if len(names) > MOST_OF_A_BATCH:
+            detail = f"more than {MOST_OF_A_BATCH} match; narrow the filter"
+            raise Problem(422, "too_many", detail)
+        cursor = page.next
+    return names
+
+
+async def _ordered(
+    tow: Tow, commander: Principal, names: list[str], command: str
+) -> list[BatchItem]:
+    """Names that stand for nothing are refused here, the rest is ordered together."""
+    refused: dict[str, BatchItem] = {}
+    refs: dict[str, tuple[str, int]] = {}
+    for name in names:
+        try:
+            refs[name] = await _named(tow.pulls, name)
+        except Problem as problem:
+            refused[name] = _refused(name, problem)
+    try:
+        found = await tow.orders.batch(list(refs.values()), command, _name_of(commander))
+    except TowlineError as error:
+        raise refusal_of(error) from None
+    taken = dict(zip(refs, map(_item, found), strict=True))
+    return [taken.get(name) or refused[name] for name in names]
+
+
+async def _named(pulls: PullStore, name: str) -> tuple[str, int]:
+    ref = parsed_ref(name)
+    if ref is None:
+        raise Problem(422, "invalid_request", "write OWNER/NAME#NUMBER")
+    try:
+        return await full_name(pulls, ref[0]), ref[1]
+    except TowlineError as error:
+        raise refusal_of(error) from None
+
+
+def _item(found: OrderedOrNot) -> BatchItem:
+    name = f"{found.repo}#{found.number}"
+    if found.job_id is not None:
+        return BatchItem(pr=name, status="accepted", job_id=found.job_id)
+    code = "not_now" if found.error == "not_now" else "unknown_pull"
+    return BatchItem(pr=name, status="refused", code=code, detail=found.reason)
+
+
+def _refused(name: str, problem: Problem) -> BatchItem:
+    told = problem.members
+    return BatchItem(pr=name, status="refused", code=told["code"], detail=told["detail"])
+
+
+def _name_of(principal: Principal) -> str:
+    """Who is recorded as having done it."""
+    return principal.name or principal.id
+
+
+def refusal_of(error: TowlineError) -> Problem:
+    """Each kind of refusal has its status and its code."""
+    if isinstance(error, Ambiguous):
+        return Problem(409, "ambiguous", str(error), candidates=error.candidates)
+    for kind, status, code in _KINDS:
+        if isinstance(error, kind):
+            return Problem(status, code, str(error))
+    return problem_of(error)
+
+
+_KINDS: Final[tuple[tuple[type[TowlineError], int, str], ...]] = (
+    (UnknownCommand, 422, "unknown_command"),
+    (UnknownPull, 404, "unknown_pull"),
+    (NotNow, 409, "not_now"),
+    (NoSuchRepo, 404, "unknown_repo"),
+    (BadCursor, 422, "invalid_request"),
+)
