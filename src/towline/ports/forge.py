@@ -20,7 +20,9 @@ __all__ = [
     "ForgeRefused",
     "ForgeUnavailable",
     "ForgeUnreadable",
+    "Opened",
     "Permission",
+    "Publisher",
 ]
 
 Permission: TypeAlias = Literal["none", "read", "triage", "write", "maintain", "admin"]
@@ -121,3 +123,36 @@ class Forge(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class Opened(NamedTuple):
+    """A pull request that is there; `created` is False if it was there before."""
+
+    number: int
+    url: str
+    created: bool = True
+
+
+class GitAccess(NamedTuple):
+    """How git reaches a repository; the password never leaves the environment of git."""
+
+    url: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"GitAccess(url={self.url!r})"
+
+
+class Publisher(Protocol):
+    """What a forge offers besides, to whoever proposes changes."""
+
+    async def git_access(self, repo: str) -> GitAccess: ...
+
+    async def default_branch(self, repo: str) -> str: ...
+
+    async def open_pull(
+        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+    ) -> Opened:
+        """One for each head branch: what is open already is adopted."""
+        ...

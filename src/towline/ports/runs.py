@@ -1,0 +1,49 @@
+"""Fix runs: one for each failure event, get-or-create, with every stage that ended."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from towline.core.fixrun import Errand, RunRecord, RunState, StageRecord
+from towline.ports.jobs import NewJob
+
+
+class RunStore(Protocol):
+    async def get_or_create(
+        self, run_key: str, event_id: str, errand: Errand, branch: str, job: NewJob
+    ) -> tuple[RunRecord, bool]:
+        """The run, and whether it is new; its job is queued in the same transaction, once."""
+        ...
+
+    async def read(self, run_key: str) -> RunRecord | None: ...
+
+    async def begin(self, run_key: str, max_attempts: int) -> RunRecord | None:
+        """Count an attempt and give it a new token; None if it may not begin.
+
+        With its attempts used up it becomes blocked, by `max_attempts`.
+        """
+        ...
+
+    async def record(self, run_key: str, token: int, stage: StageRecord) -> bool:
+        """Write down how a stage ended; False if another attempt has taken over."""
+        ...
+
+    async def finish(
+        self, run_key: str, token: int, state: RunState, blocked_reason: str | None = None
+    ) -> bool: ...
+
+    async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:
+        """Note the pull request, which a run has once; the first one stays."""
+        ...
+
+    async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
+        """Let a blocked run begin anew, with fresh attempts; None if there is no such run."""
+        ...
+
+    async def listing(
+        self, repo: str | None, state: RunState | None, before: str, most: int
+    ) -> list[RunRecord]:
+        """The newest first, without the logs of their stages."""
+        ...
+
+    async def cleanup(self, most: int, keep_us: int) -> int: ...
