@@ -13,16 +13,39 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from operator import itemgetter
 
+import orjson
+
 from towline.core.throttle import Rate, verdict
 from towline.ports.inbox import Arrival, Stored, Taken
 from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
 from towline.store.inbox_at_once import TAKE, rows_at_once
-from towline.store.job_statements import ENQUEUE
-from towline.store.rate_statements import HIT
+from towline.store.job_statements import ENQUEUE_SILENTLY
+from towline.store.rate_statements import EXCESS, HIT_SILENTLY, PACED
 from towline.store.sql import Database, Row, Script, Statement
 
 _MOST_PASSENGERS = 100
+
+# The texts of those that are known, as one row: see `Statement.silent`.
+KNOWN_KEYS = Statement(
+    "known keys",
+    {"delivery_id": "text", "key": "text"},
+    """
+    SELECT json_group_array(d.key) FROM b JOIN towline_deliveries d
+    ON d.delivery_id = b.delivery_id AND d.key = b.key
+    """,
+    writes=False,
+)
+
+REPEAT = Statement(
+    "repeat delivery",
+    {"delivery_id": "text", "key": "text"},
+    """
+    UPDATE towline_deliveries SET copies = copies + 1, last_seen_us = {now} FROM b
+    WHERE towline_deliveries.delivery_id = b.delivery_id AND towline_deliveries.key = b.key
+    RETURNING towline_deliveries.key, towline_deliveries.job_id, towline_deliveries.body
+    """,
+)
 
 STORE = Statement(
     "store delivery",
@@ -35,11 +58,9 @@ STORE = Statement(
       (delivery_id, key, source, event_name, repo, body, job_id, throttled, copies,
        received_us, last_seen_us)
     SELECT b.delivery_id, b.key, b.source, b.event_name, b.repo, b.body, b.job_id,
-      0, 0, {now}, {now}
-    FROM b WHERE true ON CONFLICT (delivery_id, key) DO UPDATE
-      SET copies = towline_deliveries.copies + 1, last_seen_us = {now}
-    RETURNING key, job_id, CASE WHEN copies > 0 THEN body END, copies
+      0, 0, {now}, {now} FROM b
     """,
+    silent=True,
 )  # fmt: skip
 
 WAITING = Statement(
@@ -152,7 +173,7 @@ class SqlInbox:
         late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
         if late:
             await self._database.run(THROTTLED, late)
-        return [_told(one, found[one.key][:4], found[one.key][4]) for one in arrivals]
+        return [_told_at_once(one, found[one.key]) for one in arrivals]
 
     def of_job(self, job_id: str) -> Awaitable[list[Stored]]:
         return self._lookups.submit(job_id)
@@ -186,21 +207,39 @@ def _stored(row: Row) -> Stored:
     return stored._replace(body=unpacked(stored.body))
 
 
+def _told_at_once(arrival: Arrival, row: Row) -> Taken:
+    _, job_id, first_body, copies, delay_us = row
+    return _repeated(arrival, job_id, first_body) if copies else _told(job_id, delay_us)
+
+
 def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
-    waiting = yield from _waiting(arrivals)
-    job_of = _assign(arrivals, waiting)
-    rows = yield STORE, [_row(arrival, job_of[arrival.key]) for arrival in arrivals]
-    stored = {row[0]: row for row in rows}
-    new = [arrival for arrival in arrivals if stored[arrival.key][3] == 0]
-    delays = (yield from _throttling(new, rate)) if new else {}
+    """For a store with one writer: between two of its steps nobody else writes."""
+    told = yield from _repeating(arrivals)
+    new = [arrival for arrival in arrivals if arrival.key not in told]
+    if not new:
+        return told
+    waiting = yield from _waiting(new)
+    job_of = _assign(new, waiting)
+    yield STORE, [_row(arrival, job_of[arrival.key]) for arrival in new]
+    delays = yield from _throttling(new, rate)
     late = [(arrival.delivery_id, arrival.key) for arrival in new if delays.get(arrival.key)]
     if late:
         yield THROTTLED, late
     yield from _queueing(new, job_of, delays, {job for job, _ in waiting.values()})
-    return {
-        arrival.key: _told(arrival, stored[arrival.key], delays.get(arrival.key))
-        for arrival in arrivals
-    }
+    for arrival in new:
+        told[arrival.key] = _told(job_of[arrival.key], delays.get(arrival.key))
+    return told
+
+
+def _repeating(arrivals: Sequence[Arrival]) -> Script[dict[str, Taken]]:
+    """What is told of those that were taken in before."""
+    rows = yield KNOWN_KEYS, [(arrival.delivery_id, arrival.key) for arrival in arrivals]
+    known = {key for row in rows for key in orjson.loads(row[0])}
+    if not known:
+        return {}
+    old = {arrival.key: arrival for arrival in arrivals if arrival.key in known}
+    rows = yield REPEAT, [(arrival.delivery_id, arrival.key) for arrival in old.values()]
+    return {key: _repeated(old[key], job_id, body) for key, job_id, body in rows}
 
 
 def _row(arrival: Arrival, job_id: str) -> Row:
@@ -239,7 +278,12 @@ def _throttling(new: Sequence[Arrival], rate: Rate) -> Script[dict[str, int]]:
     hits = Counter(arrival.repo for arrival in new if arrival.repo is not None)
     if not hits:
         return {}
-    rows = yield HIT, [(_rate_key(repo), count, *rate) for repo, count in sorted(hits.items())]
+    wanted = [(_rate_key(repo), count, *rate) for repo, count in sorted(hits.items())]
+    yield HIT_SILENTLY, wanted
+    excess = yield EXCESS, [(key, count) for key, count, *_ in wanted]
+    if not any(row[0] for row in excess):
+        return {}
+    rows = yield PACED, [(key,) for key, *_ in wanted]
     room = {row[0]: row[1] for row in rows}
     waits = {row[0]: verdict(False, row[2], row[3], rate).retry_after for row in rows}
     delays = {}
@@ -268,17 +312,16 @@ def _queueing(
             delay = delays.get(arrival.key, 0)
             jobs[job_id] = arrival.job._replace(id=job_id, delay_us=delay)
     if jobs:
-        yield ENQUEUE, list(jobs.values())
+        yield ENQUEUE_SILENTLY, list(jobs.values())
     joining = [(job, count - (job in jobs)) for job, count in sorted(aboard.items())]
     joining = [(job, count) for job, count in joining if count]
     if joining:
         yield JOIN, joining
 
 
-def _told(arrival: Arrival, row: Row, delay_us: int | None) -> Taken:
-    _, job_id, first_body, copies = row
-    if copies:
-        return Taken("duplicate", job_id, same_body=unpacked(first_body) == arrival.body)
-    if delay_us:
-        return Taken("throttled", job_id, delay_us / 1e6)
-    return Taken("accepted", job_id)
+def _told(job_id: str, delay_us: int | None) -> Taken:
+    return Taken("throttled", job_id, delay_us / 1e6) if delay_us else Taken("accepted", job_id)
+
+
+def _repeated(arrival: Arrival, job_id: str, first_body: bytes) -> Taken:
+    return Taken("duplicate", job_id, same_body=unpacked(first_body) == arrival.body)

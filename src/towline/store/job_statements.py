@@ -35,6 +35,13 @@ ENQUEUE = Statement(
     """,
 )
 
+ENQUEUE_SILENTLY = Statement(
+    "enqueue silently",
+    ENQUEUE.columns,
+    ENQUEUE.text.replace("RETURNING id", ""),
+    silent=True,
+)
+
 DUE = Statement(
     "due",
     {"queue": "text", "most": "bigint"},

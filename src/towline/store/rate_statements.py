@@ -30,6 +30,25 @@ HIT = Statement(
     """,
 )
 
+_RETURNED = "RETURNING key, allowed, arrival_us, {now}"
+HIT_SILENTLY = Statement("hit silently", HIT.columns, HIT.text.replace(_RETURNED, ""), silent=True)
+
+EXCESS = Statement(
+    "excess",
+    {"key": "text", "hits": "bigint"},
+    "SELECT sum(b.hits - r.allowed) FROM b JOIN towline_rates r ON r.key = b.key",
+    writes=False,
+)
+
+PACED = Statement(
+    "paced",
+    {"key": "text"},
+    """
+    SELECT r.key, r.allowed, r.arrival_us, {now} FROM b JOIN towline_rates r ON r.key = b.key
+    """,
+    writes=False,
+)
+
 SWEEP_RATES = Statement(
     "sweep rates",
     {"most": "bigint"},

@@ -33,6 +33,8 @@ class Statement:
     columns: dict[str, str]
     text: str
     writes: bool = True
+    silent: bool = False
+    """It gives no rows back. SQLite's thread has to win the interpreter back after each row."""
     _sqlite: dict[int, str] = field(default_factory=dict)
 
     @cached_property

@@ -164,7 +164,10 @@ def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Ro
         values: list[Any] = [now]
         for row in chunk:
             values += row
-        answered = db.execute(statement.for_sqlite(len(chunk)), values).fetchall()
+        cursor = db.execute(statement.for_sqlite(len(chunk)), values)
+        if statement.silent:
+            continue
+        answered = cursor.fetchall()
         if statement.uses_epoch and answered:
             db.execute("UPDATE towline_epoch SET value = value + ?", (len(chunk),))
         found += answered
