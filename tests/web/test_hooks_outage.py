@@ -128,9 +128,9 @@ async def test_a_store_that_refuses_is_no_fault_of_the_sender(
     assert "does not exist" in (logged[0].exc_text or str(logged[0].exc_info))
 
 
-@pytest.mark.parametrize("passed", range(7))
+@pytest.mark.parametrize("passed", range(2))
 async def test_whichever_answer_of_the_store_is_lost(far: Far, passed: int) -> None:
-    """BEGIN, each statement, COMMIT: the sender is told the truth, and there is one job."""
+    """There is one, as it is one statement: the sender is told the truth, and there is one job."""
     async with front_door(far.url, state_backend="memory") as door:
         await warm(door)
         knock = check("c" * 40)
@@ -150,7 +150,7 @@ async def losing(far: Far, door: FrontDoor, knock: Knock, passed: int) -> httpx2
     posting = asyncio.create_task(door.post(knock))
     try:
         await asyncio.wait({cutting, posting}, return_when=asyncio.FIRST_COMPLETED, timeout=20)
-        assert cutting.done() or passed > 5, "no answer was lost"
+        assert cutting.done() or passed > 0, "no answer was lost"
     finally:
         cutting.cancel()
         far.proxy.answers_to_pass = None
@@ -158,13 +158,12 @@ async def losing(far: Far, door: FrontDoor, knock: Knock, passed: int) -> httpx2
     return await posting
 
 
-@pytest.mark.parametrize("passed", range(6))
-async def test_silence_in_the_middle(far: Far, passed: int) -> None:
-    """A store that falls silent between BEGIN and COMMIT keeps nobody longer than its deadline."""
+async def test_silence_in_the_middle(far: Far) -> None:
+    """A store that falls silent before it answers keeps nobody longer than its deadline."""
     async with front_door(far.url, **IMPATIENT) as door:
         await warm(door)
         knock = check("c" * 40)
-        far.proxy.answers_to_pass = passed
+        far.proxy.answers_to_pass = 0
         try:
             await refused_in_time(door, [knock], PATIENCE * 2)
             assert far.proxy.swallowed.is_set()

@@ -6,6 +6,7 @@ work. Whatever happens before that, it will send again, or be asked to.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -50,13 +51,21 @@ class Receipt(NamedTuple):
     reply: bytes | None = None
 
 
-class _Brief(NamedTuple):
+class Brief(NamedTuple):
     """What is said of a delivery once it is stored."""
 
     source: str
     delivery_id: str
     event_name: str
     repo: str | None
+
+
+class Underway(NamedTuple):
+    """A delivery that the store is writing."""
+
+    brief: Brief
+    arrival: Arrival
+    future: asyncio.Future[Taken]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +106,45 @@ class Ingest:
 
         With `verified` the signature is not asked for: it was read from the sender itself.
         """
+        return await self.take(
+            self._received(source, headers, body, verified=verified, provider=provider), body
+        )
+
+    def begin(
+        self, source: str, headers: Mapping[str, str], body: bytes, provider: str | None = None
+    ) -> Receipt | Underway:
+        """As `take_in`, for who has no use for a coroutine: the rest is `end`'s."""
+        delivery = self._received(source, headers, body, provider=provider)
+        if delivery.reply is not None:
+            return _answered(delivery)
+        arrival = self._arrival(delivery, body, None)
+        return Underway(_brief(delivery), arrival, self._inbox.take(arrival))
+
+    def end(self, underway: Underway) -> Receipt:
+        """When its future is done; what the store raised is raised here."""
+        return self._receipt(underway.brief, underway.arrival, underway.future.result())
+
+    def _received(
+        self,
+        source: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        verified: bool = False,
+        provider: str | None = None,
+    ) -> Delivery:
         sender = Sender(allow_unsigned=True) if verified else self._senders.get(source, Sender())
         now = self._clock.now_us() / 1e6
         given: dict[str, Any] = {"allow_unsigned": sender.allow_unsigned}
         if source == ci.SOURCE:
             given["provider"] = provider
-        receive = SOURCES[source].receive
-        return await self.take(receive(headers, body, sender.secrets, now, **given), body)
+        return SOURCES[source].receive(headers, body, sender.secrets, now, **given)
 
     async def take(self, delivery: Delivery, body: bytes = b"") -> Receipt:
         """Take in what is known to be genuine."""
         if delivery.reply is not None:
-            return Receipt(
-                "answered", delivery.delivery_id, None, delivery.event_name, delivery.reply
-            )
-        brief = _Brief(delivery.source, delivery.delivery_id, delivery.event_name, delivery.repo)
+            return _answered(delivery)
+        brief = _brief(delivery)
         if tracing.off():
             arrival = self._arrival(delivery, body, None)
             del delivery  # its payload is large, and nobody needs it while the store writes
@@ -142,7 +175,7 @@ class Ingest:
             job,
         )
 
-    def _receipt(self, delivery: _Brief, arrival: Arrival, taken: Taken) -> Receipt:
+    def _receipt(self, delivery: Brief, arrival: Arrival, taken: Taken) -> Receipt:
         status = _STATUS[taken.status]
         if taken.status != "duplicate":
             self._bell.ring((taken.job_id,))
@@ -165,6 +198,14 @@ class Ingest:
                 },
             )
         return Receipt(status, delivery.delivery_id, taken.job_id, delivery.event_name)
+
+
+def _answered(delivery: Delivery) -> Receipt:
+    return Receipt("answered", delivery.delivery_id, None, delivery.event_name, delivery.reply)
+
+
+def _brief(delivery: Delivery) -> Brief:
+    return Brief(delivery.source, delivery.delivery_id, delivery.event_name, delivery.repo)
 
 
 def new_job_id(clock: Clock) -> str:

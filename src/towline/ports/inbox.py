@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Awaitable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
@@ -49,8 +50,10 @@ class Stored(NamedTuple):
 
 
 class Inbox(Protocol):
-    def take(self, arrival: Arrival) -> Awaitable[Taken]:
-        """Store the delivery and queue its job, in one transaction, unless it is there already."""
+    def take(self, arrival: Arrival) -> Future[Taken]:
+        """Store the delivery and queue its job, in one transaction, unless it is there already.
+
+        It ends before senders lose patience."""
         ...
 
     def of_job(self, job_id: str) -> Awaitable[list[Stored]]:

@@ -30,7 +30,9 @@ class Coalescer(Generic[Item, Result]):
         key: Callable[[Item], Hashable] | None = None,
         seats: int = 128,
         lanes: int = 1,
+        patience: float | None = None,
     ) -> None:
+        """No call takes longer than `patience`, where one is given, give or take a tenth."""
         self._fly = fly
         self._key = key
         self._seats = seats
@@ -39,11 +41,17 @@ class Coalescer(Generic[Item, Result]):
         self._flights: set[asyncio.Task[None]] = set()
         self._aloft: set[Hashable] = set()
         self._boarding = False
+        self._patience = patience
+        self._deadlines: deque[tuple[float, asyncio.Future[Result]]] = deque()
 
     def submit(self, item: Item) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, future))
+        if self._patience is not None:
+            if not self._deadlines:
+                loop.call_later(self._patience / 10, self._look_at_the_clock, loop)
+            self._deadlines.append((loop.time() + self._patience, future))
         if len(self._flights) < self._lanes:
             if len(self._waiting) % self._seats == 0:
                 self._depart()
@@ -51,6 +59,16 @@ class Coalescer(Generic[Item, Result]):
                 self._boarding = True
                 loop.call_soon(self._depart)
         return future
+
+    def _look_at_the_clock(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer for all: they were submitted in the order of their deadlines."""
+        deadlines, now = self._deadlines, loop.time()
+        while deadlines and (deadlines[0][1].done() or deadlines[0][0] <= now):
+            _, future = deadlines.popleft()
+            if not future.done():
+                future.set_exception(Unavailable("the store did not answer in time"))
+        if deadlines:
+            loop.call_later((self._patience or 0) / 10, self._look_at_the_clock, loop)
 
     def _depart(self) -> None:
         self._boarding = False

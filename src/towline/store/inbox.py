@@ -9,6 +9,7 @@ A delivery is found by the sender's id and by its key through one index: equal k
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from operator import itemgetter
@@ -25,6 +26,8 @@ from towline.store.rate_statements import EXCESS, HIT_SILENTLY, PACED
 from towline.store.sql import Database, Row, Script, Statement
 
 _MOST_PASSENGERS = 100
+_PATIENCE_SECONDS = 9.0
+"""GitHub and GitLab give up after ten."""
 
 # The texts of those that are known, as one row: see `Statement.silent`.
 KNOWN_KEYS = Statement(
@@ -152,13 +155,17 @@ class SqlInbox:
         self._database = database
         self._rate = rate
         self._takes: Coalescer[Arrival, Taken] = Coalescer(
-            self._fly, key=itemgetter(0), seats=database.seats, lanes=database.lanes
+            self._fly,
+            key=itemgetter(0),
+            seats=database.seats,
+            lanes=database.lanes,
+            patience=_PATIENCE_SECONDS,
         )
         self._lookups: Coalescer[str, list[Stored]] = Coalescer(
             self._fly_lookups, seats=database.seats, lanes=database.lanes
         )
 
-    def take(self, arrival: Arrival) -> Awaitable[Taken]:
+    def take(self, arrival: Arrival) -> asyncio.Future[Taken]:
         return self._takes.submit(arrival)
 
     async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:

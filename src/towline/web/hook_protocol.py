@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TimerHandle
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from towline import tracing
 from towline.web.answers import Problem, too_slow
-from towline.web.hooks import PREFIX, Answer, Hooks
+from towline.web.hooks import PREFIX, Answer, Hooks, answer_of
 
 _PREFIX: Final = PREFIX.encode()
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -95,7 +97,7 @@ class HookProtocol(HttpToolsProtocol):
         self._patience = None
         cycle: Any = self.cycle
         if isinstance(cycle, _Delivery) and not cycle.response_complete:
-            self._answer(cycle, _told(too_slow(self.hooks.limits.body_seconds)), close=True)
+            self._answer(cycle, answer_of(too_slow(self.hooks.limits.body_seconds)), close=True)
         else:
             self.transport.close()
 
@@ -139,7 +141,7 @@ class HookProtocol(HttpToolsProtocol):
         try:
             cycle.length += self.hooks.weigh(len(body), cycle.length)
         except Problem as problem:
-            self._answer(cycle, _told(problem), close=True)
+            self._answer(cycle, answer_of(problem), close=True)
             return
         cycle.chunks.append(body)
 
@@ -152,9 +154,7 @@ class HookProtocol(HttpToolsProtocol):
         if cycle.response_complete:
             return
         cycle.whole = True
-        task = self.loop.create_task(self._deliver(cycle))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self._deliver(cycle)
 
     # ------------------------------------------------------------------ a delivery
 
@@ -172,15 +172,28 @@ class HookProtocol(HttpToolsProtocol):
             if self.expect_100_continue:
                 self.transport.write(_CONTINUE)
         except Problem as problem:
-            self._answer(cycle, _told(problem))
+            self._answer(cycle, answer_of(problem))
 
-    async def _deliver(self, cycle: _Delivery) -> None:
+    def _deliver(self, cycle: _Delivery) -> None:
+        """By a callback, which is cheaper than a task; a trace or a deadline of its own needs one.
+
+        uvicorn waits for what is in `tasks` when it stops.
+        """
+        given = (cycle.source, cycle.provider, cycle.headers, cycle.body())
+        cycle.chunks.clear()
+        if cycle.source in self.hooks.needs_task or not tracing.off():
+            under_way: Any = self.loop.create_task(self._take(cycle, *given))
+        else:
+            under_way = self.hooks.start(*given, partial(self._answer, cycle))
+        if under_way is not None:
+            self.tasks.add(under_way)
+            under_way.add_done_callback(self.tasks.discard)
+
+    async def _take(self, cycle: _Delivery, *given: Any) -> None:
         try:
-            answer = await self.hooks.take(
-                cycle.source, cycle.provider, cycle.headers, cycle.body()
-            )
+            answer = await self.hooks.take(*given)
         except Problem as problem:
-            answer = _told(problem)
+            answer = answer_of(problem)
         except asyncio.CancelledError:
             self._leave(cycle)
             self.transport.close()
@@ -210,10 +223,6 @@ class HookProtocol(HttpToolsProtocol):
         if close:
             self.transport.close()
         self.on_response_complete()
-
-
-def _told(problem: Problem) -> Answer:
-    return Answer(problem.status, problem.headers, problem.body())
 
 
 def protocol_for(hooks: Hooks) -> type[HookProtocol]:

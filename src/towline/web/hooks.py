@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from towline.errors import Transient
-from towline.flow.ingest import Ingest, Receipt
+from towline.flow.ingest import Ingest, Receipt, Underway
 from towline.sources import SOURCES, DeliveryRejected, ci, reading, slack
 from towline.web.answers import (
     Hangup,
@@ -34,7 +35,7 @@ from towline.web.answers import (
 PREFIX: Final = "/webhooks/"
 RETRY_SECONDS: Final = 5
 _DEADLINES: Final[Mapping[str, float]] = {slack.SOURCE: 2.5}
-_DEADLINE: Final = 9.0
+"""Of who is less patient than the inbox."""
 _JSON: Final = (b"content-type", b"application/json")
 _TEXT: Final = (b"content-type", b"text/plain")
 _log = logging.getLogger("towline.ingest")
@@ -63,6 +64,7 @@ class Hooks:
         self.limits = limits
         self.active = 0
         """Deliveries under way."""
+        self.needs_task = frozenset(_DEADLINES)
         self._ingest = ingest
         self._bytes = 0
 
@@ -152,18 +154,54 @@ class Hooks:
     ) -> Answer:
         """The answer to a delivery that has arrived whole; a `Problem` is one as well."""
         try:
-            async with asyncio.timeout(_DEADLINES.get(source, _DEADLINE)):
+            async with asyncio.timeout(_DEADLINES.get(source)):
                 receipt = await self._ingest.take_in(source, headers, body, provider=provider)
-        except DeliveryRejected as refused:
-            raise Problem(refused.status, refused.code, str(refused)) from None
-        except (Transient, TimeoutError):
-            raise _unavailable() from None
-        except Exception:
-            # Nothing is wrong with the delivery: a store may be set up wrongly, or be broken.
-            _log.exception("delivery_not_stored", extra={"source": source})
-            raise _unavailable() from None
+        except Exception as error:
+            raise _refusal(error, source) from None
         of_a_person = source == slack.SOURCE and reading.is_form(headers, body)
         return _told(receipt, 200 if of_a_person else 202)
+
+    def start(
+        self,
+        source: str,
+        provider: str | None,
+        headers: Mapping[str, str],
+        body: bytes,
+        answer: Callable[[Answer], None],
+    ) -> asyncio.Future[Any] | None:
+        """As `take`, without a task: `answer` is called at once, or when the future is done."""
+        try:
+            begun = self._ingest.begin(source, headers, body, provider)
+        except Exception as error:
+            answer(answer_of(_refusal(error, source)))
+            return None
+        if isinstance(begun, Receipt):
+            answer(_told(begun, 202))
+            return None
+        begun.future.add_done_callback(partial(self._ended, begun, answer))
+        return begun.future
+
+    def _ended(self, begun: Underway, answer: Callable[[Answer], None], _: object) -> None:
+        if begun.future.cancelled():
+            return
+        try:
+            told = _told(self._ingest.end(begun), 202)
+        except Exception as error:
+            told = answer_of(_refusal(error, begun.brief.source))
+        answer(told)
+
+
+def answer_of(problem: Problem) -> Answer:
+    return Answer(problem.status, problem.headers, problem.body())
+
+
+def _refusal(error: Exception, source: str) -> Problem:
+    if isinstance(error, DeliveryRejected):
+        return Problem(error.status, error.code, str(error))
+    if not isinstance(error, Transient | TimeoutError):
+        # Nothing is wrong with the delivery: a store may be set up wrongly, or be broken.
+        _log.error("delivery_not_stored", extra={"source": source}, exc_info=error)
+    return _unavailable()
 
 
 def _told(receipt: Receipt, accepted: int) -> Answer:
