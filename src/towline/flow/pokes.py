@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
+from urllib.parse import quote
 
 from towline.core.events import CheckChanged
 from towline.core.facts import matches
@@ -47,6 +48,11 @@ class Errand(NamedTuple):
     def fill(self, template: str, *, in_url: bool = False) -> str:
         branch = self.sight.pull.head_ref
         return filled(template, self.ref.repo, branch, self.ref.number, in_url=in_url)
+
+    def job(self) -> str:
+        """A multibranch job has each branch as one part of its path, slashes encoded."""
+        branch = quote(self.sight.pull.head_ref or "", safe="")
+        return filled(self.trigger.job, self.ref.repo, branch, self.ref.number)
 
     def about(self) -> dict[str, object]:
         """What a program is told that is poked."""
@@ -125,8 +131,9 @@ class Poker:
             "BRANCH": errand.sight.pull.head_ref or "",
             "SHA": errand.head_sha,
             "PR_NUMBER": str(errand.ref.number),
+            "TOWLINE_INTENT": errand.intent_id,
         }
-        build = await self._ci.build(errand.fill(errand.trigger.job), parameters)
+        build = await self._ci.build(errand.job(), parameters)
         return Poke(Done("queued", build.url), build.url)
 
     async def _by_rerun(self, errand: Errand) -> Poke:
