@@ -39,7 +39,7 @@ def test_without_a_word_the_specified_numbers_hold() -> None:
     assert (policy.repos, policy.own_logins, policy.patterns) == ({}, frozenset(), ())
     assert (policy.batch_size, policy.heal_unlisted) == (25, False)
     assert (policy.command_rate_per_minute, policy.command_permission) == (10, "write")
-    assert breaker_limits_of(loaded) == Limits(900_000_000, 0.5, 5, 600_000_000)
+    assert breaker_limits_of(loaded) == Limits(900_000_000, 0.5, 6, 600_000_000)
     assert (loaded.reconciler.every_seconds, loaded.reconciler.observe_only) == (300, False)
     assert towing_of(loaded).authors == frozenset()
 
@@ -127,7 +127,7 @@ def test_everything_said_is_heard(tmp_path: Path) -> None:
         ("persistent", "license denied"),
         ("transient", "quota exceeded"),
     ]
-    assert breaker_limits_of(loaded) == Limits(60_000_000, 0.25, 2, 30_000_000)
+    assert breaker_limits_of(loaded) == Limits(60_000_000, 0.25, 3, 30_000_000)
     found = towing_of(loaded).vulnerability.search("towline/sec-77")
     assert found is not None
     assert found[1] == "77"

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from towline.core.breaker import Limits
 from towline.core.budgets import STRATEGIES, Counts
 from towline.core.failures import Pattern
+from towline.core.fixrun import BANDIT, Command, FixPolicy, FixRules, IssueRule
 from towline.core.signals import (
     DEFAULT_TRIGGERS,
     OUTCOMES,
@@ -24,6 +25,7 @@ from towline.core.signals import (
 from towline.core.staleness import THRESHOLD_SECONDS, Thresholds
 from towline.core.sweep_policy import RepoPolicy, TowPolicy
 from towline.settings import Settings
+from towline.settings_fix import RepoFixSettings, ToolSettings
 from towline.settings_tow import (
     BudgetSettings,
     FailurePatternSettings,
@@ -71,12 +73,61 @@ def towing_of(settings: Settings) -> Towing:
 
 
 def breaker_limits_of(settings: Settings) -> Limits:
+    """More actions than the minimum must have been made, as the specification words it."""
     breaker = settings.reconciler.breaker
     return Limits(
         int(breaker.window_seconds * 1e6),
         breaker.threshold,
-        breaker.minimum,
+        breaker.minimum + 1,
         int(breaker.cooldown_seconds * 1e6),
+    )
+
+
+def fix_rules_of(settings: Settings) -> FixRules:
+    """Which repositories are fixed, by what, and who may ask for it."""
+    fix = settings.fix
+    return FixRules(
+        repos={name: _fix_policy(settings, name) for name in fix.repos},
+        command=fix.command,
+        issues=tuple(
+            IssueRule(
+                project=issue.project,
+                repo=issue.repo,
+                labels=frozenset(issue.labels),
+                statuses=frozenset(status.casefold() for status in issue.statuses),
+            )
+            for issue in fix.issues
+        ),
+        own_logins=frozenset(settings.tow.own_logins),
+        permission=fix.permission,
+    )
+
+
+def _fix_policy(settings: Settings, repo: str) -> FixPolicy:
+    own = settings.repo.get(repo)
+    fix: RepoFixSettings = _over(settings.fix, own.fix if own is not None else None)
+    scans = tuple(_command(tool) for tool in fix.scans)
+    plain = ("forge", "fixers", "allowed_paths", "forbidden_paths", "allow_workflows", "max_files",
+             "max_lines", "max_diff_bytes", "max_log_bytes", "base_branches", "checks", "on_pulls")  # fmt: skip
+    return FixPolicy(
+        **{name: getattr(fix, name) for name in plain},
+        labels=fix.labels or settings.tow.labels[:1],
+        scans=(BANDIT, *scans) if fix.bandit else scans,
+        validation=None if fix.validation is None else _command(fix.validation),
+        max_attempts=settings.pipeline.max_attempts,
+        cooldown_seconds=settings.pipeline.cooldown_seconds,
+        patterns=tuple(_patterns(settings.failure_patterns)),
+    )
+
+
+def _command(tool: ToolSettings) -> Command:
+    return Command(
+        name=tool.name or tool.argv[0],
+        argv=tool.argv,
+        seconds=tool.seconds,
+        memory_bytes=tool.memory_mb * 1024**2,
+        processes=tool.processes,
+        network=tool.network,
     )
 
 
@@ -103,7 +154,7 @@ def _of_repo(settings: Settings, repo: RepoSettings) -> RepoPolicy:
     )
 
 
-def _over(general: T, own: T | None) -> T:
+def _over(general: T, own: BaseModel | None) -> T:
     given = own.model_fields_set if own is not None else ()
     return general.model_copy(update={name: getattr(own, name) for name in given})
 
