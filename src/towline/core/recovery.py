@@ -95,7 +95,8 @@ class Sent(NamedTuple):
     last_us: int
     whole: bool
     """The first attempt of all is among those seen."""
-    answered: bool
+    answered_us: int
+    """When an attempt was last answered with success; zero if none was."""
 
     @property
     def hour_us(self) -> int:
@@ -159,7 +160,9 @@ def _sent(attempts: Sequence[Entry]) -> Sent:
         first_us=min(times),
         last_us=max(times),
         whole=not all(entry.redelivery for entry in attempts),
-        answered=any(200 <= entry.status_code < 300 for entry in attempts),
+        answered_us=max(
+            (entry.delivered_us for entry in attempts if 200 <= entry.status_code < 300), default=0
+        ),
     )
 
 
@@ -173,12 +176,12 @@ def missing(
         for one in sent
         if one.guid not in passed_over
         and not _taken_elsewhere(one, mark)
-        and not (one.answered and one.last_us > now_us - limits.grace_us)
+        and one.answered_us <= now_us - limits.grace_us
     ]
 
 
 def _taken_elsewhere(one: Sent, mark: Mark) -> bool:
-    return one.answered and one.last_us < mark.began_us
+    return one.answered_us > 0 and one.last_us < mark.began_us
 
 
 def resumed(mark: Mark, sent: Sequence[Sent], known: Collection[str]) -> Mark:
@@ -208,9 +211,11 @@ def advanced(
     reached = min([reached, *(one.first_us for one in left)])
     moved = mark._replace(watermark_us=max(mark.watermark_us, reached))
     since = read_since(moved, now_us, limits)
-    seen_again = {one.guid for one in sent if one.last_us >= since}
+    again = [one for one in sent if one.last_us >= since]
+    # The attempt that was answered elsewhere may be out of sight by then.
+    passed_over = {*mark.refused, *(one.guid for one in again if _taken_elsewhere(one, mark))}
     return moved._replace(
-        refused=tuple(guid for guid in mark.refused if guid in seen_again),
+        refused=tuple(one.guid for one in again if one.guid in passed_over),
         recovered={hour: count for hour, count in mark.recovered.items() if hour >= since},
     )
 
