@@ -1,4 +1,4 @@
-"""The pages of figures, `core.md` and `door.md`, made of the results."""
+"""The pages of figures, `core.md`, `door.md` and `tow.md`, made of the results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from bench.plan import Figure, Page, Suite
 from bench.results import Results, SuiteResult
 from bench.suites import SUITES
 
-_TITLES: dict[Page, str] = {"core": "Figures of the core", "door": "Figures of the front door"}
-_EXAMPLES: dict[Page, str] = {"core": "cycle-redis", "door": "jobs"}
+_TITLES: dict[Page, str] = {
+    "core": "Figures of the core",
+    "door": "Figures of the front door",
+    "tow": "Figures of the tow",
+}
+_EXAMPLES: dict[Page, str] = {"core": "cycle-redis", "door": "jobs", "tow": "stale"}
 _INTRODUCTION = """\
 # {title}
 

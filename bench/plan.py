@@ -14,7 +14,7 @@ from typing import Literal
 Metrics = dict[str, float]
 Kind = Literal["ours", "floor", "peer"]
 Server = Literal["postgres", "redis", "postgres and redis"]
-Page = Literal["core", "door"]
+Page = Literal["core", "door", "tow"]
 
 QUICK_SHARE = 0.25
 

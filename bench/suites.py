@@ -16,6 +16,7 @@ from bench.cycles import (
 from bench.door_suites import INGEST, JOBS
 from bench.load import CALLERS
 from bench.plan import Bench, Chart, Column, Contender, Figure, Goal, Server, Suite
+from bench.tow_suites import CLASSIFY, STALE, SWEEP
 
 
 def on_memory(bench: Bench) -> str:
@@ -374,6 +375,6 @@ SUITES = {
     suite.name: suite
     for suite in (
         CYCLE_SQLITE, CYCLE_POSTGRES, CYCLE_REDIS, DUPLICATES, LOCK_CONTENDED, LOCK_UNCONTENDED,
-        RATELIMIT, GROWTH, DRIVERS, JOBS, INGEST,
+        RATELIMIT, GROWTH, DRIVERS, JOBS, INGEST, STALE, SWEEP, CLASSIFY,
     )
 }  # fmt: skip

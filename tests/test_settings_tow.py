@@ -37,7 +37,7 @@ def test_without_a_word_the_specified_numbers_hold() -> None:
     assert policy.general.triggers == DEFAULT_TRIGGERS
     assert policy.general.signals == Signals()
     assert (policy.repos, policy.own_logins, policy.patterns) == ({}, frozenset(), ())
-    assert (policy.batch_size, policy.heal_unlisted) == (25, False)
+    assert (policy.batch_size, policy.heal_unlisted) == (50, False)
     assert (policy.command_rate_per_minute, policy.command_permission) == (10, "write")
     assert breaker_limits_of(loaded) == Limits(900_000_000, 0.5, 6, 600_000_000)
     assert (loaded.reconciler.every_seconds, loaded.reconciler.observe_only) == (300, False)

@@ -31,11 +31,18 @@ from towline.flow.schedule import Schedules
 from towline.flow.submit import Submit, SubmitPolicy
 from towline.flow.upkeep import Chore, Upkeep
 from towline.flow.work import Crew, Handler, WorkRules
-from towline.forges.github_app import GitHubApp
 from towline.forges.github_hooks import GitHubHookLog
 from towline.ports.clock import Clock
 from towline.ports.jobs import OWN_QUEUE, Bell
-from towline.service_tow import Outside, TowParts, outside_of
+from towline.service_fix import FixService
+from towline.service_polling import first_told, pollers_of
+from towline.service_tow import (
+    Outside,
+    TowParts,
+    github_app_of,
+    hook_log_of,
+    outside_of,
+)
 from towline.settings import Settings
 from towline.sources import SOURCES
 from towline.store.api_keys import SqlApiKeys
@@ -102,7 +109,7 @@ class Service:
             self.inbox, self.bell, self.clock, self.audit, _senders(settings),
             settings.pipeline.max_attempts,
         )  # fmt: skip
-        app = _github_app(settings)
+        app = github_app_of(settings)
         self.tow = TowParts(
             settings,
             self.database,
@@ -112,18 +119,29 @@ class Service:
             self.audit,
             outside or outside_of(settings, self.clock, app),
         )
-        deliver = DeliveryHandler(self.inbox, self.tow.tracker)
-        known: dict[str, Handler] = {DELIVERY: deliver, **self.tow.handlers(), **(handlers or {})}
+        self._locks = LockService(self._state.leases, self._state.mailbox, self.clock)
+        self.fix = FixService(
+            settings, self.database, self.jobs, self._locks, self.clock, self.tow.outside
+        )
+        self._first = first_told(self.fix.beside(self.tow.tracker), self.database, settings)
+        self._pollers = pollers_of(
+            settings, self.database, self.inbox, self.ingest, self.clock, app
+        )
+        known = self._handlers() | dict(handlers or {})
         self.crew = Crew(self.jobs, known, self.clock, _rules(settings))
         self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
         self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
         wanted = {name: schedule.cron for name, schedule in settings.schedules.items()}
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
-        self._hook_log = _hook_log(settings, self.clock, app)
+        self._hook_log = hook_log_of(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self.hooks = Hooks(self.ingest, _hook_limits(settings))
         self._worker: Worker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _handlers(self) -> dict[str, Handler]:
+        deliver = DeliveryHandler(self.inbox, self._first)
+        return {DELIVERY: deliver, **self.tow.handlers(), **self.fix.handlers()}
 
     def _state_backend(self) -> Backend:
         if self.settings.state_backend == "redis":
@@ -206,6 +224,8 @@ class Service:
             await asyncio.to_thread(self._broker.close)
         if self._hook_log is not None:
             await self._hook_log.aclose()
+        await self._pollers.aclose()
+        await self.fix.aclose()
         await self.tow.outside.aclose()
         await self._state.aclose()
         await self.database.aclose()
@@ -233,6 +253,8 @@ class Service:
             hours=SqlHookHours(self.database),
             beside=PATHS,
             tow=self.tow.for_routes(),
+            runs=self.fix.for_routes(),
+            desk=self.tow.desk,
         )
         alone = settings.serve.control_port is not None
         return Gateway(self.hooks, mesh, ProbesOnly(control) if alone else control), control
@@ -243,8 +265,7 @@ class Service:
 
     def _upkeep(self) -> Upkeep:
         settings = self.settings
-        locks = LockService(self._state.leases, self._state.mailbox, self.clock)
-        broker = self._broker
+        locks, broker = self._locks, self._broker
         reaper = Reaper(self.jobs, self.bell, (lambda: broker.room) if broker else lambda: 0)
         tidying = Tidying(
             self.inbox,
@@ -260,6 +281,9 @@ class Service:
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
             *self.tow.chores(),
+            *self.fix.chores(),
+            *self._first.chores(),
+            *self._pollers.chores(),
         ]
         if broker is not None:
             chores.append(Chore("republish", 1.0, reaper.republish))
@@ -332,25 +356,6 @@ def _broker(settings: Settings) -> CeleryBell | None:
     from towline.engines.celery import CeleryBell
 
     return CeleryBell(settings.redis_url or "")
-
-
-def _github_app(settings: Settings) -> GitHubApp | None:
-    github = settings.github
-    if not (github.app_id or github.app_key_file):
-        return None
-    if not (github.app_id and github.app_key_file):
-        raise Rejected("github.app_id and github.app_key_file are set both or not at all")
-    return GitHubApp(github.app_id, github.app_key_file)
-
-
-def _hook_log(settings: Settings, clock: Clock, app: GitHubApp | None) -> GitHubHookLog | None:
-    """The delivery log, where there is a hook to watch and something to ask for it with."""
-    github = settings.github
-    if github.hooks and not github.token:
-        raise Rejected("github.hooks needs github.token (TOWLINE_GITHUB__TOKEN) to read their log")
-    if app is None and not github.hooks:
-        return None
-    return GitHubHookLog(github.api_url, clock, token=github.token, app=app)
 
 
 def _submit(

@@ -26,6 +26,7 @@ from towline.flow.upkeep import Chore
 from towline.flow.work import Handler
 from towline.forges.github import GitHubForge
 from towline.forges.github_app import GitHubApp
+from towline.forges.github_hooks import GitHubHookLog
 from towline.forges.gitlab import GitLabForge
 from towline.notifiers.apprise import AppriseNotifier
 from towline.notifiers.http import HttpPoster
@@ -36,9 +37,11 @@ from towline.ports.inbox import Stored
 from towline.ports.jobs import Bell, JobStore
 from towline.settings import Settings
 from towline.settings_policy import breaker_limits_of, policy_of
+from towline.store.dashboard import SqlInsights
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.telemetry import Audit
+from towline.web.dashboard.desk import Desk, Farewell
 from towline.web.tow_access import Tow
 
 _PROBE_US = 300_000_000
@@ -102,6 +105,9 @@ class TowParts:
         self.pulls = SqlPulls(database, bell)
         documents = SqlDocuments(database)
         limits = breaker_limits_of(settings)
+        self.desk = Desk(
+            SqlInsights(database), documents, None, settings.audit.file, outside.forges, Farewell()
+        )
 
         def breaker(name: str) -> BreakerService:
             return BreakerService(documents, clock, name, limits, _PROBE_US, audit)
@@ -119,7 +125,11 @@ class TowParts:
         )
         self.tracker = Tracker(self.pulls, self.policy.context, self._ordered)
         self._discoverer = Discoverer(
-            self.pulls, forges, self.tracker.observe, _repos_to_look_at(settings, forges)
+            self.pulls,
+            forges,
+            self.tracker.observe,
+            _repos_to_look_at(settings, forges),
+            self.tracker.correct,
         )
         urls = settings.notify.urls
         notifier = AppriseNotifier(urls) if urls else None
@@ -158,3 +168,22 @@ def _repos_to_look_at(settings: Settings, forges: Mapping[str, Forge]) -> dict[s
     """Settings do not say at which forge a repository is: at the one there is, or at GitHub."""
     name = "github" if "github" in forges else next(iter(forges), "github")
     return {name: list(settings.tow.repos)}
+
+
+def github_app_of(settings: Settings) -> GitHubApp | None:
+    github = settings.github
+    if not (github.app_id or github.app_key_file):
+        return None
+    if not (github.app_id and github.app_key_file):
+        raise Rejected("github.app_id and github.app_key_file are set both or not at all")
+    return GitHubApp(github.app_id, github.app_key_file)
+
+
+def hook_log_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> GitHubHookLog | None:
+    """The delivery log, where there is a hook to watch and something to ask for it with."""
+    github = settings.github
+    if github.hooks and not github.token:
+        raise Rejected("github.hooks needs github.token (TOWLINE_GITHUB__TOKEN) to read their log")
+    if app is None and not github.hooks:
+        return None
+    return GitHubHookLog(github.api_url, clock, token=github.token, app=app)

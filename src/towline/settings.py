@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -23,6 +23,8 @@ from pydantic import (
 
 from towline.errors import Rejected
 from towline.settings_complaints import PREFIX, first_complaint, shown, table_at
+from towline.settings_fix import FixSettings
+from towline.settings_polling import PollingSettings, needed
 from towline.settings_tow import (
     BudgetSettings,
     CommandSettings,
@@ -105,6 +107,14 @@ class JenkinsSettings(SourceSettings):
         if self.token is not None and self.url is None:
             raise ValueError("token is for url, which is not set")
         return self
+
+
+class JiraSettings(SourceSettings):
+    """Jira and its API; Cloud's token needs its user, Data Center's has none."""
+
+    url: HttpUrl | None = None
+    user: str | None = None
+    token: Secret = None
 
 
 class IngestSettings(Table):
@@ -209,7 +219,7 @@ class Settings(Table):
     github: GitHubSettings = GitHubSettings()
     gitlab: GitLabSettings = GitLabSettings()
     slack: SourceSettings = SourceSettings()
-    jira: SourceSettings = SourceSettings()
+    jira: JiraSettings = JiraSettings()
     jenkins: JenkinsSettings = JenkinsSettings()
     ci: SourceSettings = SourceSettings()
     scheduler: SourceSettings = SourceSettings()
@@ -223,6 +233,7 @@ class Settings(Table):
     traces: TraceSettings = TraceSettings()
     api_keys: dict[str, ApiKeySettings] = Field(default_factory=dict)
     schedules: dict[str, ScheduleSettings] = Field(default_factory=dict)
+    fix: FixSettings = FixSettings()
     tow: TowSettings = TowSettings()
     reconciler: ReconcilerSettings = ReconcilerSettings()
     staleness: StalenessSettings = StalenessSettings()
@@ -231,6 +242,7 @@ class Settings(Table):
     triggers: TriggersSettings = TriggersSettings()
     commands: CommandSettings = CommandSettings()
     notify: NotifySettings = NotifySettings()
+    polling: PollingSettings = PollingSettings()
     failure_patterns: FailurePatternSettings = FailurePatternSettings()
     repo: Annotated[dict[str, RepoSettings], AfterValidator(_named_repos)] = Field(
         default_factory=dict
@@ -239,6 +251,18 @@ class Settings(Table):
     def source(self, name: str) -> SourceSettings:
         found: SourceSettings = getattr(self, name)
         return found
+
+    @model_validator(mode="after")
+    def _polls_can_be_made(self) -> Self:
+        lacking = needed(
+            self.polling,
+            gitlab=self.gitlab.token is not None,
+            github=self.github.token is not None or self.github.app_id is not None,
+            jira=self.jira.url is not None and self.jira.token is not None,
+        )
+        if lacking:
+            raise ValueError(lacking)
+        return self
 
     @model_validator(mode="after")
     def _triggers_can_be_pulled(self) -> Self:
@@ -267,6 +291,14 @@ def load(file: Path | None = None, environment: Mapping[str, str] | None = None)
         return Settings.model_validate(given)
     except ValidationError as error:
         raise Rejected(first_complaint(error, Settings)) from None
+
+
+def variables(names: Sequence[str], setting: str) -> dict[str, str]:
+    """Variables of our own environment that a program of the user's is to be given."""
+    missing = [name for name in names if name not in os.environ]
+    if missing:
+        raise Rejected(f"{setting}.environment names {missing[0]}, which is not set")
+    return {name: os.environ[name] for name in names}
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:

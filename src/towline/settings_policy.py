@@ -37,6 +37,20 @@ from towline.settings_tow import (
 )
 
 T = TypeVar("T", bound=BaseModel)
+_AS_IN_SETTINGS = (
+    *("forge", "fixers", "allowed_paths", "forbidden_paths", "allow_workflows", "max_files"),
+    *(
+        "max_lines",
+        "max_deleted_share",
+        "executable_paths",
+        "max_diff_bytes",
+        "max_log_bytes",
+        "base_branches",
+        "checks",
+        "on_pulls",
+    ),
+)
+"""What a fix may be, named as in the settings."""
 
 
 def policy_of(settings: Settings) -> TowPolicy:
@@ -106,21 +120,19 @@ def fix_rules_of(settings: Settings) -> FixRules:
 def _fix_policy(settings: Settings, repo: str) -> FixPolicy:
     own = settings.repo.get(repo)
     fix: RepoFixSettings = _over(settings.fix, own.fix if own is not None else None)
-    scans = tuple(_command(tool) for tool in fix.scans)
-    plain = ("forge", "fixers", "allowed_paths", "forbidden_paths", "allow_workflows", "max_files",
-             "max_lines", "max_diff_bytes", "max_log_bytes", "base_branches", "checks", "on_pulls")  # fmt: skip
+    scans = tuple(command_of(tool) for tool in fix.scans)
     return FixPolicy(
-        **{name: getattr(fix, name) for name in plain},
+        **{name: getattr(fix, name) for name in _AS_IN_SETTINGS},
         labels=fix.labels or settings.tow.labels[:1],
         scans=(BANDIT, *scans) if fix.bandit else scans,
-        validation=None if fix.validation is None else _command(fix.validation),
+        validation=None if fix.validation is None else command_of(fix.validation),
         max_attempts=settings.pipeline.max_attempts,
         cooldown_seconds=settings.pipeline.cooldown_seconds,
         patterns=tuple(_patterns(settings.failure_patterns)),
     )
 
 
-def _command(tool: ToolSettings) -> Command:
+def command_of(tool: ToolSettings) -> Command:
     return Command(
         name=tool.name or tool.argv[0],
         argv=tool.argv,

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from towline.core.budgets import MAX_TRIES
 from towline.core.signals import TriggerKind
 from towline.core.staleness import THRESHOLD_SECONDS
+from towline.settings_fix import RepoFixSettings
 from towline.settings_values import (
     AppriseUrls,
     Count,
@@ -57,7 +58,7 @@ class ReconcilerSettings(Table):
     observe_only: bool = False
     every_seconds: Seconds = 300
     max_parallel: Count = 4
-    batch_size: Annotated[int, Field(ge=1, le=100)] = 25
+    batch_size: Annotated[int, Field(ge=1, le=100)] = 50
     max_stale_per_sweep: Count = 1000
     max_actions_per_sweep: Count = 50
     verify_seconds: Seconds = 300
@@ -218,3 +219,4 @@ class RepoSettings(Table):
     budgets: BudgetSettings | None = None
     signals: SignalsSettings | None = None
     triggers: RepoTriggersSettings | None = None
+    fix: RepoFixSettings | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from towline.core.budgets import none_used
+from towline.core.budgets import MAX_TRIES, none_used
 from towline.core.classify import RULES, Case, Past, classify
 
 NOW = 1_000_000.0
@@ -68,10 +68,16 @@ def test_the_order_decides(given: Case, rule: str, otherwise: str) -> None:
     assert found.otherwise.rule == otherwise
 
 
+def test_a_rule_that_would_have_said_the_same_is_not_told_of() -> None:
+    """Only another action is an alternative."""
+    assert classify(case("CHECKS_FAILED"), NOW).otherwise is None
+
+
 @pytest.mark.parametrize(
     ("state", "mark", "answer"),
     [
         ("CHECKS_PASSED", "CHECKS_PASSED", "POLICY_PASSED"),
+        ("POLICY_EVALUATING", "CHECKS_PASSED", "POLICY_FAILED"),
         ("POLICY_PASSED", "POLICY_PASSED", "APPROVAL_GRANTED"),
         ("APPROVED", "APPROVAL_GRANTED", "MERGE_ATTEMPTED"),
     ],
@@ -91,6 +97,15 @@ def test_an_exhausted_budget_calls_a_person() -> None:
     assert (found.action, found.finding.action) == ("NEEDS_INTERVENTION", "RETRY_CHECKS")
     assert found.reason == "Retry budget exhausted for rebuild (3/3)"
     assert found.budget_left == 0
+
+
+def test_a_teams_own_budgets_and_thresholds_hold() -> None:
+    """Not those of the specification, where others are given."""
+    tried = case("CHECKS_FAILED", transient=True, counts={**none_used(), "rebuild": 3})
+    assert classify(tried, NOW, limits={**MAX_TRIES, "rebuild": 5}).action == "RETRY_CHECKS"
+    assert classify(tried, NOW, limits={**MAX_TRIES, "rebuild": 5}).budget_left == 2
+    waiting = classify(case("POLICY_PASSED"), NOW, {"POLICY_PASSED": 9000.0})
+    assert waiting.finding.rule == "within_threshold"
 
 
 def test_what_is_left_of_the_budget_is_told() -> None:

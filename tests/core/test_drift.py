@@ -270,3 +270,36 @@ def test_what_our_own_judgement_found_is_kept() -> None:
     found = looked(record, GREEN)
     assert found is not None
     assert (found.record.state, found.record.substatus) == ("POLICY_FAILED", "SOD_FAILURE")
+
+
+def test_a_new_head_that_is_as_far_has_gone_all_the_way_again() -> None:
+    """So what was counted for the old one starts anew, but for a reopening."""
+    there = new_record("POLICY_PASSED", counts=USED)
+    words = [replace(one, head_sha=NEXT) for one in (GREEN, PASSED)]
+    found = looked(there, pull("edited", head_sha=NEXT), *words)
+    assert found is not None
+    assert found.record.state == "POLICY_PASSED"
+    assert {name for name, used in found.record.counts.items() if used} == {
+        "close_and_reopen", "retrigger_approver_bot", "retrigger_automerge_bot",
+    }  # fmt: skip
+
+
+def test_a_look_may_find_the_vulnerability() -> None:
+    """By its body, which no webhook had told of; what is known stays."""
+    nameless = new_record(vulnerability_id=None)
+    shown_body = replace(snapshot(pull("edited", head_ref="fix")), body="Fixes CVE-2024-55555.")
+    found = correct(nameless, shown_body, CONTEXT, LATER_US)
+    assert found is not None
+    assert found.record.vulnerability_id == "CVE-2024-55555"
+    known = correct(new_record(vulnerability_id="CVE-2020-1"), shown_body, CONTEXT, LATER_US)
+    assert known is None or known.record.vulnerability_id == "CVE-2020-1"
+
+
+def test_the_same_drift_again_is_another_line() -> None:
+    """Its key has the version that was corrected, so that a repeat is told from a duplicate."""
+    keys = set()
+    for version in (1, 2):
+        found = looked(new_record("CHECKS_RUNNING", version=version), RED)
+        assert found is not None
+        keys.add(found.events[0].key)
+    assert len(keys) == 2

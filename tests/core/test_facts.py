@@ -121,6 +121,7 @@ def fact(status: str = "completed", **fields: Any) -> CheckFact:
         (fact("completed"), fact("completed", conclusion="failure"), True),
         (fact("completed"), fact("queued", run_id="6"), True),
         (fact("queued", run_id="6"), fact("completed", run_id="5"), False),
+        (fact("completed", run_id="9"), fact("queued", run_id="10"), True),
         (fact("completed"), fact("queued", run_id="6", kind="workflow_job"), False),
         (fact(at=None), fact("queued", at=None), False),
         (fact("queued", run_id="x", at=None), fact("queued", run_id="y", at=None), True),
@@ -166,6 +167,7 @@ def test_what_failed_before_a_remedy_waits_for_its_run() -> None:
     red = fact(conclusion="failure", heard_us=100)
     known = Facts(checks={"build": red})
     assert checks_verdict(known, Signals(), doubted_us=99) == "failed"
+    assert checks_verdict(known, Signals(), doubted_us=100) == "failed"
     assert checks_verdict(known, Signals(), doubted_us=101) == "running"
     told = Facts(policy="failed", policy_heard_us=100)
     assert policy_verdict(told, doubted_us=99) == "failed"
@@ -178,5 +180,6 @@ def test_what_failed_before_a_remedy_waits_for_its_run() -> None:
 def test_a_refusal_from_before_ci_passed_is_outdated() -> None:
     """The policy bot will look again; what it says afterwards stands."""
     assert policy_is_outdated(facts(pull(), policy("failure", 8), check("success", 10)))
+    assert not policy_is_outdated(facts(pull(), policy("failure", 10), check("success", 10)))
     assert not policy_is_outdated(facts(pull(), policy("failure", 12), check("success", 10)))
     assert not policy_is_outdated(facts(pull(), policy("success", 8), check("success", 10)))

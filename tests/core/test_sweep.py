@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from towline.core.budgets import none_used, spent
-from towline.core.classify import Case
+from tests.core.pull_words import CONTEXT, START_US, check, new_record, snapshot
+from towline.core.budgets import MAX_TRIES, none_used, spent
+from towline.core.classify import Case, Diagnosis, Finding
+from towline.core.facts import Facts
 from towline.core.lifecycle import State
 from towline.core.pulls import PullEvent
-from towline.core.sweep import as_stored, diagnosed, history_of
+from towline.core.sweep import (
+    MOST_UNANSWERED,
+    as_stored,
+    case_of,
+    corrected_by,
+    diagnosed,
+    given_up,
+    history_of,
+)
 from towline.core.sweep_policy import RepoPolicy, TowPolicy
 
 NOW = 1_000_000.0
@@ -53,6 +63,37 @@ def test_a_corrected_drift_is_history() -> None:
     assert [past.happening for past in history_of([drift])] == ["CHECKS_PASSED"]
 
 
+@pytest.mark.parametrize("seen", [True, False, None])
+def test_only_what_the_forge_says_is_a_conflict(seen: bool | None) -> None:
+    """As long as it does not know, there is none, and its branch is not behind."""
+    told = case_of(new_record("APPROVED"), Facts(conflicts=seen, behind=seen), [])
+    assert (told.conflicts, told.behind) == (seen is True, seen is True)
+
+
+def test_a_vulnerability_remembers_its_replacements() -> None:
+    """The count of the record or that of the vulnerability, whichever is higher."""
+    assert case_of(new_record(), Facts(), [], reopened=1).counts["close_and_reopen"] == 1
+    used = new_record(counts=spent(none_used(), "close_and_reopen"))
+    assert case_of(used, Facts(), []).counts["close_and_reopen"] == 1
+
+
+def test_a_repositorys_own_budgets_and_thresholds_decide() -> None:
+    """They reach the classifier."""
+    tried = case("CHECKS_FAILED", transient=True, counts={**none_used(), "rebuild": 3})
+    generous = RepoPolicy(budgets={**MAX_TRIES, "rebuild": 9})
+    assert diagnosed(tried, NOW, generous, heal_unlisted=False).action == "RETRY_CHECKS"
+    patient = RepoPolicy(thresholds={"APPROVED": 9000.0})
+    assert diagnosed(case("APPROVED"), NOW, patient, heal_unlisted=False).action == "NO_ACTION"
+
+
+def test_our_own_refusal_outlives_a_look() -> None:
+    """Where there is no policy bot, the forge cannot show which policy was not met."""
+    refused = new_record("POLICY_FAILED", substatus="SOD_FAILURE", head_ref="fix/other")
+    seen = corrected_by(refused, snapshot(check("success")), CONTEXT, START_US + 7_200_000_000)
+    assert seen is not None
+    assert (seen.record.state, seen.record.substatus) == ("POLICY_FAILED", "SOD_FAILURE")
+
+
 def test_a_diagnosis_is_kept_whole() -> None:
     """Rule, reason, evidence, next action, what is left, and what else would have been said."""
     stored = as_stored(
@@ -73,3 +114,25 @@ def test_a_repository_may_differ() -> None:
     assert policy.shortest_thresholds()["CREATED"] == 300
     assert policy.shortest_thresholds()["MERGING"] == 10
     assert policy.context("o/slow").thresholds is slow.thresholds
+
+
+def test_a_remedy_that_nobody_answers_is_a_persons_matter_in_the_end() -> None:
+    """Each try is given back, but not for ever: only this remedy, and only in this state, counts."""
+
+    def tried(at_us: int, outcome: str = "unavailable", strategy: str = "rebuild") -> PullEvent:
+        payload = {"outcome": outcome, "strategy": strategy}
+        return PullEvent("REMEDIATION_OUTCOME", "reconciler", at_us, payload, key=str(at_us))
+
+    finding = Finding("checks_transient", "RETRY_CHECKS", "not a code problem")
+    wanted = Diagnosis(finding, "RETRY_CHECKS", finding.reason, 3, None)
+    before = [tried(at) for at in range(50)]
+    others = [tried(100, "done"), tried(101, strategy="branch_update")]
+    log = [*before, *others, *(tried(200 + at) for at in range(MOST_UNANSWERED - 1))]
+    assert given_up(wanted, log, since_us=100) == wanted
+    told = given_up(wanted, [*log, tried(300)], since_us=100)
+    assert (told.action, told.reason) == (
+        "NEEDS_INTERVENTION",
+        f"Nobody answered {MOST_UNANSWERED} tries of rebuild",
+    )
+    quiet = wanted._replace(action="NO_ACTION")
+    assert given_up(quiet, [*log, tried(300)], since_us=100) == quiet

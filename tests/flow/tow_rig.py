@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from tests.clocks import ManualClock
 from towline.coordination.breaker import BreakerService
 from towline.core.breaker import Limits
-from towline.core.signals import Signals, Towing, Trigger
+from towline.core.signals import Poked, Signals, Towing, Trigger
 from towline.core.snapshot import PullRef
 from towline.core.sweep_policy import RepoPolicy, TowPolicy
 from towline.errors import Transient
@@ -26,7 +27,7 @@ from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, Claimed, Settlement, Wish
 from towline.ports.pulls import PullEvent, PullRecord
 from towline.sim.entities import StatusState
-from towline.sim.faults import Deliveries, FaultDice, HookFaults
+from towline.sim.faults import Deliveries, Delivery, FaultDice, HookFaults
 from towline.sim.forge import WorldForge
 from towline.sim.told import events_of
 from towline.sim.world import World
@@ -40,7 +41,7 @@ REPO = "octo-org/app"
 AUTHOR = "dependabot[bot]"
 OURS = "towline[bot]"
 CHECKS = ("build", "test")
-BOTS = {
+BOTS: dict[Poked, Trigger] = {
     "rebuild": Trigger(kind="rerun_failed"),
     "policy": Trigger(kind="label", label="recheck-policy"),
     "sod": Trigger(kind="dispatch", event_type="policy"),
@@ -84,13 +85,17 @@ class Rig:
     hooks: HookFaults | None = None
     faults: FaultDice | None = None
     ci_of: Callable[[World], Ci] | None = None
+    repos: tuple[str, ...] = (REPO,)
+    seed: int = 0
     results: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = World(now=self.clock.now_us() / 1e6)
-        self.world.create_repo(REPO, {"app.txt": b"one\n", "README.md": b"# app\n"})
-        self.world.set_permission(REPO, AUTHOR, "write")
-        self.deliveries = Deliveries(self.world, self.hooks)
+        self.world = World(now=self.clock.now_us() / 1e6, seed=self.seed)
+        for repo in self.repos:
+            self.world.create_repo(repo, {"app.txt": b"one\n", "README.md": b"# app\n"})
+            self.world.set_permission(repo, AUTHOR, "write")
+        self.deliveries = Deliveries(self.world, self.hooks, self.seed)
+        self._arrived: deque[Delivery] = deque()
         self.forge = WorldForge(self.world, self.faults, login=OURS)
         self.pulls = SqlPulls(self.database)
         self.jobs = SqlJobs(self.database)
@@ -129,7 +134,7 @@ class Rig:
             pulls, self.jobs, forges, self.remediator, shared.rates, self.policy, self.clock
         )
         self.tracker = Tracker(self.pulls, self.policy.context, self._comment)
-        self.discoverer = Discoverer(pulls, forges, self.tracker.observe, {"github": [REPO]})
+        self.discoverer = Discoverer(pulls, forges, self.tracker.observe, {"github": self.repos})
         self.escalations = Escalations(pulls, forges, self.told)
         self.fixes: list[Claimed] = []
         self.handlers: dict[str, Callable[[Claimed], Awaitable[Any]]] = {
@@ -211,22 +216,31 @@ class Rig:
     async def _arrive(self) -> None:
         now = self.clock.now_us() / 1e6
         self.world.run_until(now)
-        for delivery in self.deliveries.arrived(now):
-            at_us = int(delivery.at * 1e6)
-            stored = Stored(
-                key=f"github:{delivery.id}",
-                delivery_id=delivery.id,
-                source="github",
-                event_name=delivery.told.name,
-                repo=REPO,
-                body=None,
-                job_id="",
-                throttled=0,
-                copies=1,
-                received_us=at_us,
-                last_seen_us=at_us,
-            )
+        self._arrived.extend(self.deliveries.arrived(now))
+        while self._arrived:
+            await self._take(self._arrived.popleft())
+
+    async def _take(self, delivery: Delivery) -> None:
+        """What was taken in is durable: whoever comes after a crash takes it again."""
+        at_us = int(delivery.at * 1e6)
+        stored = Stored(
+            key=f"github:{delivery.id}",
+            delivery_id=delivery.id,
+            source="github",
+            event_name=delivery.told.name,
+            repo=delivery.told.repo.full_name,
+            body=None,
+            job_id="",
+            throttled=0,
+            copies=1,
+            received_us=at_us,
+            last_seen_us=at_us,
+        )
+        try:
             await self.tracker(stored, events_of(delivery.told))
+        except BaseException:
+            self._arrived.append(delivery)
+            raise
 
     # ------------------------------------------------------------------ the tow
 

@@ -23,12 +23,14 @@ SESSION = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"
 Question: TypeAlias = tuple[Statement, list[Row], set[str]]
 QUESTIONS: list[Question] = [
     (q.STALE, STALE, {"towline_prs_stale"}),
+    (q.STALE_KEYS, STALE, {"towline_prs_stale"}),
     (q.OF_COMMIT, [("octo-org/app", "sha7")], {"towline_prs_head"}),
     (q.OF_BRANCH, [("octo-org/app", "fix/7")], {"towline_prs_branch"}),
     (q.ALIVE_FOR, [("CVE-7",)], {"towline_prs_alive_for"}),
     (q.UNVERIFIED, [(10,)], {"towline_prs_unverified"}),
     (q.FORGET, [(10,)], {"towline_prs_expired"}),
     (q.KNOWN_EVENT, [("octo-org/app", 7, "k")], {"towline_pr_events_key"}),
+    (q.READ_ALL, [("octo-org/app", 7), ("octo-org/app", 8)], set()),
     (q.EVENTS, [("octo-org/app", 7, 0, 10)], set()),
     (q.listing(frozenset()), [(None, None, None, None, "a/b", 1, 10)], set()),
 ]
@@ -87,7 +89,7 @@ async def test_postgres_answers_from_an_index(postgres_url: str) -> None:
         events = [("octo-org/app", n, 1, "k", "e", "s", 1, "{}") for n in range(ROWS)]
         await plain.copy_records_to_table("towline_pr_events", records=events)
         await plain.execute("ANALYZE")
-        await shows_indexes(plain, QUESTIONS[:5])
+        await shows_indexes(plain, QUESTIONS[:6])
         await shows_indexes(ours, QUESTIONS)
     finally:
         await plain.close()

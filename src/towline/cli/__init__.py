@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from towline.cli import command, prs, reconcile, sim
+from towline.cli import command, prs, reconcile, runs, sim
 from towline.cli.keys import keys
 from towline.errors import TowlineError
 
@@ -28,6 +28,7 @@ app.add_typer(keys, name="keys")
 prs.register(app)
 command.register(app)
 reconcile.register(app)
+runs.register(app)
 sim.register(app)
 
 ConfigOption = Annotated[

@@ -33,10 +33,14 @@ def prefix_of(text: bytes) -> str | None:
     return found[1].decode() if found else None
 
 
+def is_prefix(text: str) -> bool:
+    return _PREFIX.fullmatch(text) is not None
+
+
 def prefix_in(text: str) -> str:
     """The prefix that a person means, who gives it alone or within its key."""
     prefix = prefix_of(text.encode(errors="replace")) or text
-    if not _PREFIX.fullmatch(prefix):
+    if not is_prefix(prefix):
         raise Rejected("a prefix is 8 small letters and digits, as `towline keys list` shows it")
     return prefix
 

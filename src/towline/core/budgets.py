@@ -53,12 +53,19 @@ def spent(counts: Counts, strategy: Strategy) -> dict[Strategy, int]:
     return {**none_used(), **counts, strategy: counts.get(strategy, 0) + 1}
 
 
-def after_move(counts: Counts, path: Iterable[State]) -> dict[Strategy, int]:
-    """The counts of a pull request that was seen to reach these states."""
+def after_move(
+    counts: Counts, path: Iterable[State], substatus: str | None = None
+) -> dict[Strategy, int]:
+    """The counts of a pull request that was seen to reach these states, the last as this.
+
+    Separation of duties that fails again after its retry is where it was: nothing starts anew.
+    """
     reached = set(path)
+    fresh = {strategy for strategy in STRATEGIES if _RESET_BY[strategy] & reached}
+    if substatus == "SOD_FAILURE" and "POLICY_PASSED" not in reached:
+        fresh.discard("retrigger_sod_check")
     return {
-        strategy: 0 if _RESET_BY[strategy] & reached else counts.get(strategy, 0)
-        for strategy in STRATEGIES
+        strategy: 0 if strategy in fresh else counts.get(strategy, 0) for strategy in STRATEGIES
     }
 
 

@@ -164,7 +164,7 @@ def _in_time(case: Case, now: float, limits: Thresholds) -> Finding | None:
     return Finding("within_threshold", "NO_ACTION", why, _waited(case, now))
 
 
-def _unrecognised(case: Case, now: float, limits: Thresholds) -> Finding | None:
+def _unrecognised(case: Case, now: float, limits: Thresholds) -> Finding:
     why = "nothing known fits: safer to ask a person than to guess"
     return Finding("fallthrough", "NEEDS_INTERVENTION", why, _waited(case, now))
 
@@ -190,9 +190,7 @@ def classify(
     thresholds: Thresholds = THRESHOLD_SECONDS,
     limits: Counts = MAX_TRIES,
 ) -> Diagnosis:
-    findings = [finding for rule in RULES if (finding := rule(case, now, thresholds)) is not None]
-    first = findings[0]
-    otherwise = next((later for later in findings[1:] if later.action != first.action), None)
+    first, otherwise = _first_two(case, now, thresholds)
     strategy = STRATEGY_OF.get(first.action)
     if strategy is None:
         return Diagnosis(first, first.action, first.reason, None, otherwise)
@@ -203,6 +201,23 @@ def classify(
     if no_more is not None:
         return Diagnosis(first, "NEEDS_INTERVENTION", no_more, left, otherwise)
     return Diagnosis(first, first.action, first.reason, left, otherwise)
+
+
+def _first_two(case: Case, now: float, thresholds: Thresholds) -> tuple[Finding, Finding | None]:
+    """What the first rule that holds says, and the next one that says something else.
+
+    The last rule always holds.
+    """
+    first: Finding | None = None
+    for rule in RULES:
+        finding = rule(case, now, thresholds)
+        if finding is None:
+            continue
+        if first is None:
+            first = finding
+        elif finding.action != first.action:
+            return first, finding
+    return first or _unrecognised(case, now, thresholds), None
 
 
 def _stale(case: Case, now: float, thresholds: Thresholds) -> bool:

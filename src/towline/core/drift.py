@@ -25,7 +25,7 @@ from towline.core.pulls import PullEvent, PullRecord, Tracked
 from towline.core.signals import Signals
 from towline.core.snapshot import Snapshot
 from towline.core.towing import first_id
-from towline.core.tracking import entered, refreshed_substatus
+from towline.core.tracking import entered, refreshed_substatus, substatus_of
 
 _ROAD: Final[tuple[State, ...]] = (
     "CREATED",
@@ -65,7 +65,8 @@ def correct(
     if actual == record.state and not moved:
         return Tracked(seen) if seen != record else None
     path = passed_through(record, actual, facts)
-    corrected = entered(seen, actual, (actual,), after_move(record.counts, path), now_us)
+    counts = after_move(record.counts, path, substatus_of(actual, facts))
+    corrected = entered(seen, actual, (actual,), counts, now_us)
     return Tracked(corrected, (_event(record, corrected, now_us),))
 
 

@@ -36,6 +36,8 @@ HEAD_CHARS = 30_000
 TAIL_CHARS = 120_000
 WEAK_SIGN_LINES = 40
 EVIDENCE_CHARS = 200
+UNEXPLAINED = "default"
+"""The pattern of a reading that nothing was found for: more text may tell."""
 
 INTERRUPTED = frozenset(
     {
@@ -103,7 +105,7 @@ def classify_failure(
         decided := _first_match(WEAK_SIGNS, last_lines, last_lines.translate(_SMALL_LETTERS))
     ):
         return decided
-    return Failure("persistent", "default", _last_words(log))
+    return Failure("persistent", UNEXPLAINED, _last_words(log))
 
 
 def _require_text(*, text: object, conclusion: object, check: object) -> None:

@@ -7,9 +7,18 @@ secret in it does not get better by trying again.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+
+from towline.core.failure_patterns import Pattern
+
+BRANCH_PREFIX: Final = "towline/"
+LONGEST_SLUG: Final = 40
+_NOT_IN_A_SLUG: Final = re.compile(r"[^a-z0-9]+")
 
 Stage: TypeAlias = Literal["PLAN", "PATCH", "SAFETY", "SCANS", "VALIDATION", "PR"]
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
@@ -67,6 +76,86 @@ class Errand:
     more: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something to be run in the sandbox, and what it may use there."""
+
+    name: str
+    argv: tuple[str, ...]
+    seconds: float = 600.0
+    memory_bytes: int = 2 * 1024**3
+    processes: int = 256
+    network: bool = False
+
+
+BANDIT: Final = Command(name="bandit", argv=("bandit",), seconds=300.0)
+"""Stands for the built-in scan, which knows how to read its findings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixPolicy:
+    """What a repository allows its fixes to be."""
+
+    forge: str = "github"
+    fixers: tuple[str, ...] = ("ruff", "bump")
+    """By name, the first that fits is taken."""
+    labels: tuple[str, ...] = ()
+    """Put on each pull request; the tow's own label makes the tow take over."""
+    allowed_paths: tuple[str, ...] = ()
+    """Globs; none: everything that is not forbidden."""
+    forbidden_paths: tuple[str, ...] = ()
+    """Globs, besides those that are always forbidden."""
+    allow_workflows: bool = False
+    """Whether CI and policy files may be changed."""
+    max_files: int = 50
+    max_lines: int = 2000
+    """Added and taken away together."""
+    max_diff_bytes: int = 500_000
+    max_deleted_share: float = 0.5
+    """Of the files that a patch changes, how many it may delete."""
+    executable_paths: tuple[str, ...] = ()
+    """Globs of what may become executable."""
+    max_log_bytes: int = 200_000
+    """Of the failing job's log."""
+    scans: tuple[Command, ...] = (BANDIT,)
+    validation: Command | None = None
+    base_branches: tuple[str, ...] = ("main", "master")
+    """Globs: failures on other branches start nothing."""
+    checks: tuple[str, ...] = ("*",)
+    """Globs on the names of the checks whose failures start a run."""
+    on_pulls: bool = False
+    """Whether failures on pull requests start a run, too."""
+    max_attempts: int = 3
+    cooldown_seconds: float = 900.0
+    patterns: tuple[Pattern, ...] = ()
+    """The settings' own readings of logs, asked first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueRule:
+    """Which issues of a tracker ask for a change, and where it is to be made."""
+
+    project: str
+    repo: str
+    labels: frozenset[str] = frozenset()
+    statuses: frozenset[str] = frozenset()
+    """Without regard to case. With both given, both must hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixRules:
+    """Which repositories are fixed, and what asks for it."""
+
+    repos: Mapping[str, FixPolicy] = field(default_factory=dict)
+    command: str = "copilot"
+    """What a comment says, after a slash, to ask for a change."""
+    issues: tuple[IssueRule, ...] = ()
+    own_logins: frozenset[str] = frozenset()
+    """Ours: what they say asks for nothing."""
+    permission: str = "write"
+    """What whoever asks in a comment must have."""
+
+
 class StageRecord(NamedTuple):
     """How a stage ended. `output` is JSON that later stages read; `log` is for people."""
 
@@ -103,3 +192,69 @@ class RunRecord(NamedTuple):
     """Of the attempt that may write; another one's writes are refused."""
     stages: tuple[StageRecord, ...] = ()
     """Of the newest attempt that got there, in the order of `STAGES`."""
+    last_job: str | None = None
+    """The job that made the last attempt."""
+    unblocked_by: str | None = None
+
+    def passed(self, stage: Stage, digest: str) -> StageRecord | None:
+        """How it passed before with the same input, if it did."""
+        known = next((one for one in self.stages if one.stage == stage), None)
+        if known is None or known.outcome != "passed" or known.input_digest != digest:
+            return None
+        return known
+
+    def with_stage(self, record: StageRecord) -> RunRecord:
+        newest = {one.stage: one for one in (*self.stages, record)}
+        return self._replace(stages=tuple(newest[one] for one in STAGES if one in newest))
+
+
+def digest_of(*parts: object) -> str:
+    """The same for the same parts, whichever process asks."""
+    text = json.dumps(parts, sort_keys=True, default=_plain, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, frozenset | set):
+        return sorted(map(str, value))
+    return str(value)
+
+
+def subject_of(errand: Errand) -> str:
+    """What is wrong, whenever and however often it is seen: two runs for it are one too many."""
+    package = errand.advisory.package if errand.advisory else None
+    asked = errand.more.get("issue"), errand.more.get("comment")
+    about = [errand.check, package, errand.vulnerability_id, *asked]
+    if not any(about):
+        about += [errand.instruction, errand.title]
+    return digest_of(errand.forge, errand.repo, errand.head_ref or errand.base_ref, *about)
+
+
+def branch_of(errand: Errand, run_key: str) -> str:
+    """`towline/<what it is about>-<8 hex digits of the run>`."""
+    about = errand.vulnerability_id or errand.more.get("issue") or errand.check or errand.title
+    slug = _NOT_IN_A_SLUG.sub("-", about.lower()).strip("-")[:LONGEST_SLUG].strip("-")
+    return f"{BRANCH_PREFIX}{slug or errand.cause}-{run_key[:8]}"
+
+
+def cooling_us(last_us: int | None, now_us: int, cooldown_seconds: float) -> int:
+    """How long it is until the cooldown since then is over; zero if it is."""
+    if last_us is None:
+        return 0
+    return max(0, last_us + round(cooldown_seconds * 1e6) - now_us)
+
+
+def filled(known: Errand, told: Errand) -> Errand:
+    """What is known, with what was not known and is told now."""
+    gaps = {
+        one.name: getattr(told, one.name)
+        for one in fields(known)
+        if getattr(known, one.name) in (None, "") and getattr(told, one.name) not in (None, "")
+    }
+    return replace(known, **gaps) if gaps else known

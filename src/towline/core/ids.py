@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from uuid import UUID
 
 
@@ -12,6 +13,11 @@ def ordered_uuid(now_us: int, dice: bytes) -> UUID:
 
 def job_id(now_us: int, dice: bytes) -> str:
     return f"job_{_number(now_us, dice):032x}"
+
+
+def mark_of(key: str) -> str:
+    """A short word that stands for a key, whatever is in it."""
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
 def _number(now_us: int, dice: bytes) -> int:

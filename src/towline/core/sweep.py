@@ -19,6 +19,7 @@ from towline.core.facts import Facts
 from towline.core.happenings import Context
 from towline.core.lifecycle import Happening, State
 from towline.core.pulls import PullEvent, PullRecord, Tracked
+from towline.core.remedies import OUTCOME
 from towline.core.snapshot import PullRef, Snapshot
 from towline.core.sweep_policy import RepoPolicy
 
@@ -47,11 +48,11 @@ _HEALS: Final[Mapping[State, Action]] = {
 
 
 def history_of(events: Iterable[PullEvent]) -> list[Past]:
-    """What was observed of it; what was not believed or came too late is no history."""
+    """What was observed of it; what was not believed is no history."""
     return [
         Past(meant_by(event), event.at_us / 1e6)
         for event in events
-        if not event.payload.get("anomaly") and not event.payload.get("outdated")
+        if not event.payload.get("anomaly")
     ]
 
 
@@ -114,6 +115,30 @@ def case_of(
         counts=counts,
         lifetime=record.lifetime,
     )
+
+
+MOST_UNANSWERED: Final = 30
+"""A try that nobody answers is given back, but not for ever: five hours of probes in an outage."""
+
+
+def unanswered(events: Iterable[PullEvent], strategy: Strategy, since_us: int) -> int:
+    """How often a remedy was tried since then without an answer."""
+    return sum(
+        event.event_type == OUTCOME
+        and event.at_us >= since_us
+        and event.payload.get("outcome") == "unavailable"
+        and event.payload.get("strategy") == strategy
+        for event in events
+    )
+
+
+def given_up(diagnosis: Diagnosis, events: Sequence[PullEvent], since_us: int) -> Diagnosis:
+    """A person's matter after all, if nobody has answered for too long."""
+    strategy = STRATEGY_OF.get(diagnosis.action)
+    if strategy is None or unanswered(events, strategy, since_us) < MOST_UNANSWERED:
+        return diagnosis
+    reason = f"Nobody answered {MOST_UNANSWERED} tries of {strategy}"
+    return diagnosis._replace(action="NEEDS_INTERVENTION", reason=reason)
 
 
 def diagnosed(case: Case, now: float, policy: RepoPolicy, *, heal_unlisted: bool) -> Diagnosis:

@@ -45,7 +45,7 @@ class TowPolicy:
     reopen_unknown: bool = True
     """Whether a conflicting one whose vulnerability is not known is closed all the same."""
     max_parallel: int = 4
-    batch_size: int = 25
+    batch_size: int = 50
     max_stale_per_sweep: int = 1000
     max_actions_per_sweep: int = 50
     verify_seconds: float = 300.0

@@ -212,7 +212,8 @@ class _Journey:
         self.write(told.happening, told.source or self._entry.source, detail)
 
     def _go(self, target: State, path: Sequence[State], told: Told) -> None:
-        counts: Counts = after_move(self._record.counts, path)
+        known = self._record
+        counts: Counts = after_move(known.counts, path, substatus_of(target, known.facts))
         if told.by_person:
             counts = after_persons_push(counts)
         self._record = entered(self._record, target, path, counts, self._entry.now_us)

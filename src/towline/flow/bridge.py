@@ -253,7 +253,7 @@ class Bridge:
             if record is None:
                 return Routed("failed", "it is no longer under tow")
             text = why(record, await whole_log(self._store, ref))
-            await self._answers.say(ref, text, f"why {root}")
+            await self._answers.say(ref, text, f"why:{root}")
             return Routed("done", text)
         if command == "/cancel":
             return await cancelled(self._store, self._forges[ref.forge], ref, params)

@@ -109,7 +109,7 @@ class CommentedCommands:
 
     async def _refuse(self, ref: PullRef, event: Commented, lines: list[str]) -> None:
         await self._react(ref, event, "-1")
-        await self._answers.say(ref, "\n".join(lines), f"refused {event.comment_id}")
+        await self._answers.say(ref, "\n".join(lines), f"refused:{event.comment_id}")
 
     async def _react(self, ref: PullRef, event: Commented, content: Literal["+1", "-1"]) -> None:
         if event.in_review:

@@ -50,7 +50,8 @@ class Routed(NamedTuple):
 
     @property
     def took(self) -> bool:
-        return self.outcome in ("done", "pending", "unneeded", "unseen")
+        """Whether something was done; who ordered it is told why where nothing was."""
+        return self.outcome in ("done", "pending", "unseen")
 
 
 class Answers:
@@ -62,7 +63,7 @@ class Answers:
     async def tell(self, ref: PullRef, params: Mapping[str, Any], text: str) -> None:
         """Who commented is answered there; the admin API's callers read the job."""
         if params["source"] == "pr-comment":
-            await self.say(ref, text, f"answer {params['root']}")
+            await self.say(ref, text, f"answer:{params['root']}")
 
     async def say(self, ref: PullRef, text: str, marker: str) -> None:
         try:

@@ -1,9 +1,13 @@
-"""Pull requests that no webhook told of, and the links between old ones and their successors."""
+"""Pull requests that no webhook told of, at either end of their lives, and links to successors.
+
+A sweep does not look at those that wait for a person. So it is here that they are found to be
+merged or closed, where the webhook that told of it was lost.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from towline.core.snapshot import PullRef, Snapshot
@@ -35,12 +39,17 @@ class Discoverer:
         forges: Mapping[str, Forge],
         observe: Callable[[PullRef, Snapshot], Awaitable[Changed]],
         repos: Mapping[str, Collection[str]] | None = None,
+        correct: Callable[[PullRef, Snapshot], Awaitable[Changed]] | None = None,
     ) -> None:
-        """`repos` are those to look at besides the ones that have pull requests, by forge."""
+        """`repos` are those to look at besides the ones that have pull requests, by forge.
+
+        `correct` brings a record in line with what was seen: the tracker's.
+        """
         self._store = store
         self._forges = forges
         self._observe = observe
         self._repos = repos or {}
+        self._correct = correct
 
     async def discover(self) -> Discovered:
         """Trouble with one repository does not keep from the next; an outage does."""
@@ -70,11 +79,25 @@ class Discoverer:
             if await self._store.read(sight.ref.repo, sight.ref.number) is None
         ]
         found = 0
-        for at in range(0, len(unknown), _AT_A_TIME):
-            sights = await forge.look(unknown[at : at + _AT_A_TIME])
-            for ref, sight in sights.items():
-                found += (await self._observe(ref, sight)).applied
+        for ref, sight in (await _looked_at(forge, unknown)).items():
+            found += (await self._observe(ref, sight)).applied
+        if self._correct is not None:
+            waiting = await self._waiting_for_a_person(repo)
+            ended = waiting - {sight.ref for sight in listed}
+            for ref, sight in (await _looked_at(forge, sorted(ended))).items():
+                await self._correct(ref, sight)
         return found
+
+    async def _waiting_for_a_person(self, repo: str) -> set[PullRef]:
+        refs: set[PullRef] = set()
+        after = ""
+        while True:
+            wanted = Filter(repo=repo, state="NEEDS_INTERVENTION")
+            page = await self._store.listing(wanted, after, _PAGE)
+            refs.update(record.ref for record in page)
+            if len(page) < _PAGE:
+                return refs
+            after = str(page[-1].ref)
 
     # ------------------------------------------------------------------ links
 
@@ -110,6 +133,13 @@ class Discoverer:
         await self._store.change(new.ref, _linking(REPLACES, "replaces", old.ref.number))
         await self._store.change(old.ref, _linking(REPLACED, "replaced_by", new.ref.number))
         return True
+
+
+async def _looked_at(forge: Forge, refs: Sequence[PullRef]) -> dict[PullRef, Snapshot]:
+    sights: dict[PullRef, Snapshot] = {}
+    for at in range(0, len(refs), _AT_A_TIME):
+        sights |= await forge.look(refs[at : at + _AT_A_TIME])
+    return sights
 
 
 def _linking(

@@ -16,7 +16,7 @@ import orjson
 
 from towline.core.canonical import parse_json
 from towline.core.escalation import ESCALATED, SENT, escalation
-from towline.core.ids import job_id
+from towline.core.ids import job_id, mark_of
 from towline.core.lifecycle import TERMINAL
 from towline.core.snapshot import PullRef
 from towline.errors import Definitive, Rejected
@@ -91,7 +91,7 @@ class Escalations:
         notice = escalation(record, events)
         await self._comment(ref, notice.text, key)
         if self._notifier is not None:
-            text = f"{notice.text}\nEscalation: {_short(key)}"
+            text = f"{notice.text}\nEscalation: {mark_of(key)}"
             await self._notifier.notify(notice.title, text)
         await self._store.change(ref, _marked(key))
         return {"told": True}
@@ -111,7 +111,7 @@ class Escalations:
             return
         body = f"**Towline needs a person here.**\n\n{text}"
         try:
-            await forge.comment(ref, body, f"escalation {_short(key)}")
+            await forge.comment(ref, body, f"escalation:{mark_of(key)}")
         except Rejected as refused:
             _log.warning("comment_refused", extra={"repo": ref.repo, "error": str(refused)})
 
@@ -127,7 +127,7 @@ def _marked(key: str) -> Any:
     def decide(record: PullRecord | None, now_us: int) -> Change | None:
         if record is None:
             return None
-        payload = {"escalation": _short(key)}
+        payload = {"escalation": mark_of(key)}
         return Change(record, [PullEvent(SENT, "reconciler", now_us, payload, key=_mark(key))])
 
     return decide
@@ -135,7 +135,3 @@ def _marked(key: str) -> Any:
 
 def _mark(key: str) -> str:
     return f"sent {key}"
-
-
-def _short(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:16]

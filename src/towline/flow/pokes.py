@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from towline.core.events import CheckChanged
 from towline.core.facts import matches
+from towline.core.ids import mark_of
 from towline.core.remedies import EMPTY_COMMIT_TEXT, filled
 from towline.core.signals import Poked, Signals, Trigger, TriggerKind
 from towline.core.snapshot import PullRef, Snapshot
@@ -155,7 +156,7 @@ class Poker:
         return Poke(await self._forge(errand).toggle_label(errand.ref, errand.trigger.label))
 
     async def _by_comment(self, errand: Errand) -> Poke:
-        text, marker = errand.fill(errand.trigger.text), f"poke {errand.intent_id}"
+        text, marker = errand.fill(errand.trigger.text), f"poke:{mark_of(errand.intent_id)}"
         return Poke(await self._forge(errand).comment(errand.ref, text, marker))
 
     async def _by_status(self, errand: Errand) -> Poke:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from towline.core.snapshot import PullRef, Snapshot
@@ -23,9 +24,10 @@ from towline.flow.remediate import Pause, Remediator, asks_to_wait, batches
 from towline.flow.tow_metrics import FORGE_CALLS, REMEDIES_MADE, STALE, SWEEP_SECONDS, SWEEPS
 from towline.ports.clock import Clock
 from towline.ports.forge import Forge
-from towline.ports.pulls import PullRecord, PullStore
+from towline.ports.pulls import PullRecord, PullStore, StaleKey
 
 _LOOK_PAUSES = (1.0, 4.0)
+_READ_AT_ONCE = 500
 _log = logging.getLogger("towline.tow")
 
 
@@ -44,13 +46,15 @@ class SweepReport(NamedTuple):
     decisions: list[Decision]
     trouble: str | None = None
     """Why it ended early."""
+    logs_read: int = 0
+    """Calls for logs of failed checks, which are not among `api_calls`."""
 
 
 class _Tally:
     def __init__(self, most_actions: int) -> None:
         self.fates: Counter[str] = Counter()
         self.decisions: dict[PullRef, Decision] = {}
-        self.looked = self.drifted = self.calls = 0
+        self.looked = self.drifted = self.calls = self.logs = 0
         self.trouble: str | None = None
         self._left = most_actions
 
@@ -65,6 +69,7 @@ class _Tally:
         self.fates[handled.fate] += 1
         self.drifted += handled.drifted
         self.calls += handled.calls
+        self.logs += handled.logs
         if handled.decision is not None:
             self.decisions[ref] = handled.decision
 
@@ -81,7 +86,30 @@ class _Tally:
             self.calls,
             list(self.decisions.values()),
             self.trouble,
+            self.logs,
         )
+
+
+@dataclass(slots=True)
+class _Going:
+    """A sweep on its way; while it is `patient` it sets those aside that are not known enough."""
+
+    tally: _Tally
+    breaker: BreakerState
+    dry: bool
+    patient: bool
+    aside: list[PullRecord] = field(default_factory=list)
+
+    def sets_aside(self, record: PullRecord, sight: Snapshot | None) -> bool:
+        unclear = sight is not None and sight.conflicts is None and sight.pull.state == "open"
+        if unclear and self.patient:
+            self.aside.append(record)
+        return unclear and self.patient
+
+    @property
+    def has_probed(self) -> bool:
+        probed = self.tally.fates["acted"] + self.tally.fates["failed"]
+        return self.breaker == "half_open" and probed > 0 and not self.dry
 
 
 class Reconciler:
@@ -121,25 +149,20 @@ class Reconciler:
         if not dry_run:
             await self._breakers.announce()
             breaker = await self._breakers.state()
-        FORGE_CALLS.inc(tally.calls)
+        FORGE_CALLS.inc(tally.calls + tally.logs)
         SWEEPS.labels("troubled" if tally.trouble else "done").inc()
         SWEEP_SECONDS.observe(self._clock.monotonic() - began)
         return tally.report(len(stale), breaker)
 
-    async def _stale(self) -> list[PullRecord]:
+    async def _stale(self) -> list[StaleKey]:
         """By the shortest thresholds of all, then by those of each repository."""
         most = self._policy.max_stale_per_sweep
-        found = await self._store.stale(self._policy.shortest_thresholds(), most)
+        found = await self._store.stale_keys(self._policy.shortest_thresholds(), most)
         now = self._clock.now_us() / 1e6
         return [
-            record
-            for record in found
-            if is_stale(
-                record.state,
-                record.since_us / 1e6,
-                now,
-                self._policy.of(record.ref.repo).thresholds,
-            )
+            key
+            for key in found
+            if is_stale(key.state, key.since_us / 1e6, now, self._policy.of(key.repo).thresholds)
         ]
 
     async def _finish_what_is_due(self, tally: _Tally) -> None:
@@ -154,21 +177,47 @@ class Reconciler:
                 REMEDIES_MADE.labels(strategy, result.outcome).inc()
 
     async def _take(
-        self, stale: Sequence[PullRecord], tally: _Tally, breaker: BreakerState, *, dry: bool
+        self, stale: Sequence[StaleKey], tally: _Tally, breaker: BreakerState, *, dry: bool
     ) -> None:
-        """Batch by batch; a half-open breaker's probe is the last action of the sweep."""
+        """Batch by batch; a half-open breaker's probe is the last action of the sweep.
+
+        Of some the forge begins to work out whether they conflict only when it is asked: they are
+        set aside, and looked at again after all others.
+        """
         if breaker == "half_open":
             tally.only_a_probe()
-        known = [record for record in stale if record.ref.forge in self._forges]
-        tally.fates["skipped"] += len(stale) - len(known)
-        for forge, batch in batches(known, self._policy.batch_size):
-            sights = await self._look(forge, batch, tally, dry=dry)
+        pauses = self._policy.poll_pauses
+        going = _Going(tally, breaker, dry, patient=bool(pauses))
+        for at in range(0, len(stale), _READ_AT_ONCE):
+            keys = [(key.repo, key.number) for key in stale[at : at + _READ_AT_ONCE]]
+            records = await self._store.read_all(keys)
+            known = [record for record in records if record.ref.forge in self._forges]
+            tally.fates["skipped"] += len(keys) - len(known)
+            if not await self._take_all(known, going):
+                return
+        for left, pause in zip(range(len(pauses))[::-1], pauses, strict=True):
+            again, going.aside = going.aside, []
+            if not again:
+                return
+            await self._pause(pause)
+            going.patient = left > 0
+            if not await self._take_all(again, going):
+                return
+
+    async def _take_all(self, records: Sequence[PullRecord], going: _Going) -> bool:
+        """Whether the sweep goes on."""
+        tally = going.tally
+        for forge, batch in batches(records, self._policy.batch_size):
+            sights = await self._look(forge, batch, tally, dry=going.dry)
             if sights is None:
-                return
-            await self._handle(batch, sights, Mode(dry, tally.room, self._clock.monotonic()), tally)
-            probed = tally.fates["acted"] + tally.fates["failed"]
-            if breaker == "half_open" and probed and not dry:
-                return
+                return False
+            ready = [one for one in batch if not going.sets_aside(one, sights.get(one.ref))]
+            tally.looked += len(ready)
+            mode = Mode(going.dry, tally.room, self._clock.monotonic())
+            await self._handle(ready, sights, mode, tally)
+            if going.has_probed:
+                return False
+        return True
 
     async def _look(
         self, forge: str, batch: Sequence[PullRecord], tally: _Tally, *, dry: bool
@@ -176,8 +225,7 @@ class Reconciler:
         """None if the forge is out, which is told to the breaker, or asks to be left alone."""
         tally.calls += 1
         try:
-            sights = await self._look_patiently(forge, [record.ref for record in batch], tally)
-            await self._look_again(forge, sights, tally)
+            return await self._look_patiently(forge, [record.ref for record in batch], tally)
         except (Unavailable, Rejected) as trouble:
             tally.trouble = str(trouble)
             tally.fates["failed"] += len(batch)
@@ -185,8 +233,6 @@ class Reconciler:
             if not dry and not asks_to_wait(trouble):
                 await self._breakers.tell_outage([record.ref.repo for record in batch])
             return None
-        tally.looked += len(batch)
-        return sights
 
     async def _look_patiently(
         self, forge: str, refs: Sequence[PullRef], tally: _Tally
@@ -201,20 +247,6 @@ class Reconciler:
                 tally.calls += 1
                 await self._pause(pause)
         return dict(await self._forges[forge].look(refs))
-
-    async def _look_again(self, forge: str, sights: dict[PullRef, Snapshot], tally: _Tally) -> None:
-        """At those whose conflicts the forge began to work out only when it was asked."""
-        for pause in self._policy.poll_pauses:
-            unknown = [
-                ref
-                for ref, sight in sights.items()
-                if sight.conflicts is None and sight.pull.state == "open"
-            ]
-            if not unknown:
-                return
-            await self._pause(pause)
-            tally.calls += 1
-            sights |= await self._look_patiently(forge, unknown, tally)
 
     async def _handle(
         self,

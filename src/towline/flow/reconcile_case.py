@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from towline.core.classify import Case
 from towline.core.events import CheckChanged
 from towline.core.facts import Facts
-from towline.core.failures import Failure, classify_failure
+from towline.core.failures import UNEXPLAINED, Failure, classify_failure
 from towline.core.snapshot import Snapshot
 from towline.core.sweep import case_of, history_of
 from towline.core.sweep_policy import TowPolicy
@@ -16,7 +16,7 @@ from towline.errors import Rejected
 from towline.flow.pokes import failed_checks
 from towline.flow.reconcile_history import whole_log
 from towline.ports.forge import Forge
-from towline.ports.pulls import PullRecord, PullStore
+from towline.ports.pulls import PullEvent, PullRecord, PullStore
 
 _MOST_LOGS = 3
 _CONTAINERS = ("check_suite", "workflow_run", "pipeline")
@@ -27,9 +27,11 @@ class Gathered(NamedTuple):
     failed: tuple[str, ...]
     """The names of CI's checks that failed."""
     transient: bool | None
-    """What their logs say; None if they were not read."""
+    """What they say of themselves, and where that does not tell, their logs; None if not read."""
     evidence: str
-    calls: int
+    logs: int
+    """How many logs were fetched for that."""
+    events: Sequence[PullEvent] = ()
 
 
 class CaseFile:
@@ -42,47 +44,60 @@ class CaseFile:
         """`Unavailable` if the forge does not give a log that is needed."""
         failed = self._failed(sight) if record.state == "CHECKS_FAILED" else []
         read: Failure | None = None
-        calls = 0
+        logs = 0
         if failed and not facts.transient:
-            read, calls = await self._read_logs(record, failed)
+            read, logs = await self._read(record, failed)
         transient = read.kind == "transient" if read is not None else None
         evidence = read.evidence if read is not None else facts.evidence
+        events = await whole_log(self._store, record.ref)
         case = case_of(
             record,
             facts,
-            history_of(await whole_log(self._store, record.ref)),
+            history_of(events),
             transient=bool(facts.transient if transient is None else transient),
             evidence=evidence if record.state == "CHECKS_FAILED" else "",
             reopened=await self._reopened(record, facts),
         )
         names = tuple(sorted(check.name for check in failed))
-        return Gathered(case, names, transient, evidence, calls)
+        return Gathered(case, names, transient, evidence, logs, events)
 
     def _failed(self, sight: Snapshot) -> list[CheckChanged]:
         checks = failed_checks(sight, self._policy.of(sight.pull.repo).signals)
         failed = [check for check in checks if check.status == "completed" and not check.passed]
         return [check for check in failed if check.check not in _CONTAINERS] or failed
 
-    async def _read_logs(
+    async def _read(
         self, record: PullRecord, failed: list[CheckChanged]
     ) -> tuple[Failure | None, int]:
         """One that will fail again decides; else what the last of them says."""
-        forge = self._forges[record.ref.forge]
-        reading: Failure | None = None
-        for calls, check in enumerate(failed[:_MOST_LOGS], start=1):
-            try:
-                log = await forge.failure_log(record.ref.repo, check, self._policy.log_bytes)
-            except Rejected:
-                log = ""
-            reading = classify_failure(
-                f"{check.summary}\n{log}".strip(),
-                conclusion=check.conclusion,
-                check=check.name,
-                patterns=self._policy.patterns,
-            )
+        told = [self._reading(check, check.summary) for check in failed]
+        lasting = [one for one in told if one.kind == "persistent" and one.pattern != UNEXPLAINED]
+        if lasting:
+            return lasting[0], 0
+        unexplained = [
+            check for check, one in zip(failed, told, strict=True) if one.pattern == UNEXPLAINED
+        ][:_MOST_LOGS]
+        reading: Failure | None = told[-1] if told else None
+        for logs, check in enumerate(unexplained, start=1):
+            reading = self._reading(check, f"{check.summary}\n{await self._log(record, check)}")
             if reading.kind == "persistent":
-                return reading, calls
-        return reading, min(len(failed), _MOST_LOGS)
+                return reading, logs
+        return reading, len(unexplained)
+
+    async def _log(self, record: PullRecord, check: CheckChanged) -> str:
+        forge = self._forges[record.ref.forge]
+        try:
+            return await forge.failure_log(record.ref.repo, check, self._policy.log_bytes)
+        except Rejected:
+            return ""
+
+    def _reading(self, check: CheckChanged, text: str) -> Failure:
+        return classify_failure(
+            text.strip(),
+            conclusion=check.conclusion,
+            check=check.name,
+            patterns=self._policy.patterns,
+        )
 
     async def _reopened(self, record: PullRecord, facts: Facts) -> int:
         if record.vulnerability_id is None or not (facts.conflicts or facts.behind):

@@ -13,7 +13,15 @@ from towline.core.lifecycle import TERMINAL
 from towline.core.observation import OBSERVED
 from towline.core.snapshot import Snapshot
 from towline.core.staleness import is_stale
-from towline.core.sweep import Decision, Fate, as_stored, corrected_by, decision_on, diagnosed
+from towline.core.sweep import (
+    Decision,
+    Fate,
+    as_stored,
+    corrected_by,
+    decision_on,
+    diagnosed,
+    given_up,
+)
 from towline.core.sweep_policy import TowPolicy
 from towline.errors import Unavailable
 from towline.flow.escalate import escalating
@@ -45,6 +53,7 @@ class Handled(NamedTuple):
     decision: Decision | None = None
     drifted: bool = False
     calls: int = 0
+    logs: int = 0
     pending: PullRecord | None = None
     diagnosis: Diagnosis | None = None
 
@@ -136,11 +145,12 @@ class Handling:
             if not asks_to_wait(trouble):
                 await self._breakers.tell_outage([record.ref.repo])
             _log.warning("log_not_read", extra={"repo": record.ref.repo, "error": str(trouble)})
-            return so_far._replace(fate="failed", calls=1)
+            return so_far._replace(fate="failed", logs=1)
         now = self._clock.now_us() / 1e6
         diagnosis = diagnosed(gathered.case, now, policy, heal_unlisted=self._policy.heal_unlisted)
+        diagnosis = given_up(diagnosis, gathered.events, record.since_us)
         DECISIONS.labels(diagnosis.finding.rule, diagnosis.action).inc()
-        so_far = so_far._replace(calls=gathered.calls, diagnosis=diagnosis)
+        so_far = so_far._replace(logs=gathered.logs, diagnosis=diagnosis)
         if mode.dry or policy.observe_only:
             return await self._observe(record, diagnosis, mode, so_far)
         record = await self._told_by_logs(record, gathered)
@@ -236,7 +246,7 @@ class Handling:
         handled = so_far._replace(calls=so_far.calls + 1)
         if result.outcome == "conflict" and result.record is not None:
             return await self.again_with_conflict(result.record, sight, mode)
-        return await self._outcome(result.record or record, diagnosis, result, handled)
+        return await self._outcome(record, diagnosis, result, handled)
 
     async def _outcome(
         self, record: PullRecord, diagnosis: Diagnosis, result: Remedied, so_far: Handled

@@ -70,6 +70,7 @@ class Remediator:
 
     async def act(self, ref: PullRef, order: Order, sight: Snapshot | None = None) -> Remedied:
         """All steps but the observing: `pending` if it was made."""
+        looked_us = self._clock.now_us() if sight is None else 0
         try:
             sight = sight or (await self._forges[ref.forge].look([ref])).get(ref)
         except Unavailable as trouble:
@@ -83,6 +84,8 @@ class Remediator:
             return Remedied("unneeded", why, await self._correct(ref, sight))
         order = replace(order, before=trace(order.strategy, facts))
         begun = await self._begin(ref, order)
+        if begun.outcome == "refused" and await self._ends_another(begun, order, sight, looked_us):
+            begun = await self._begin(ref, order)
         if begun.record is None or begun.outcome == "refused":
             return begun
         return await self._make(begun.record, order, sight)
@@ -98,6 +101,19 @@ class Remediator:
         if (intent := record.intent) is not None and intent.id == order.id:
             return Remedied("refused", "it was begun before and is being looked after", record)
         return Remedied("refused", records.why_not(record, order) or "it was done before", record)
+
+    async def _ends_another(
+        self, begun: Remedied, order: Order, sight: Snapshot, looked_us: int
+    ) -> bool:
+        """Whether what kept it from beginning had its effect already, or its time is up."""
+        record = begun.record
+        intent = record.intent if record is not None else None
+        if record is None or intent is None or intent.id == order.id:
+            return False
+        due = intent.verify_by_us <= self._clock.now_us()
+        if intent.began_us >= looked_us or (intent.strategy == "close_and_reopen" and not due):
+            return False
+        return await self._settle(record, sight, due=due) is not None
 
     async def _make(self, record: PullRecord, order: Order, sight: Snapshot) -> Remedied:
         if order.strategy == "close_and_reopen":
@@ -133,7 +149,7 @@ class Remediator:
         policy = self._of(record.ref)
         trigger = policy.trigger(remedy.poked)
         return await self._poker.poke(
-            Errand(record.ref, remedy.poked, trigger, policy.signals, sight, intent.id)
+            Errand(record.ref, remedy.poked, trigger, policy.signals, sight, records.try_id(record))
         )
 
     async def _after(self, record: PullRecord, order: Order, poke: Poke) -> Remedied:

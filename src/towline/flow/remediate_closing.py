@@ -24,7 +24,7 @@ from towline.ports.jobs import OWN_QUEUE, NewJob
 from towline.ports.pulls import Change, EventSource, Intent, PullRecord, PullStore
 
 FIX = "fix"
-_MARKER = "closed for a fresh one"
+_MARKER = "closed-for-a-fresh-one"
 """The same for every try: it is said once."""
 _log = logging.getLogger("towline.tow")
 

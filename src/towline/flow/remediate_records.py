@@ -199,6 +199,8 @@ def ended(ending: Ending) -> Callable[[PullRecord | None, int], Change | None]:
         if ending.refund and intent.spent:
             record = refunded(record, as_strategy(intent))
             intent = intent._replace(spent=False)
+        elif ending.outcome == "done" and not intent.spent and intent.by == BY_SWEEP:
+            record = _spent_after_all(record, intent)
         left = record._replace(intent=intent if ending.keeps_intent else None)
         more = ending.adjust(left, now_us) if ending.adjust is not None else None
         if more is None:
@@ -214,6 +216,18 @@ def refunded(record: PullRecord, strategy: Strategy) -> PullRecord:
     )
 
 
+def _spent_after_all(record: PullRecord, intent: Intent) -> PullRecord:
+    """Its answer was lost and its try given back, but it had arrived: it costs its try again.
+
+    Where the pull request has gone further since, its count has started anew.
+    """
+    strategy = as_strategy(intent)
+    lifetime = spent(record.lifetime, strategy)
+    further = record.since_us >= intent.began_us and record.state != REMEDIES[strategy].target
+    counts = record.counts if further else spent(record.counts, strategy)
+    return record._replace(lifetime=lifetime, counts=counts)
+
+
 def _one_less(counts: Counts, strategy: Strategy) -> dict[Strategy, int]:
     return {**counts, strategy: max(0, counts.get(strategy, 0) - 1)}
 
@@ -222,6 +236,20 @@ def intent_of(record: PullRecord | None, intent_id: str) -> Intent | None:
     if record is None or record.intent is None or record.intent.id != intent_id:
         return None
     return record.intent
+
+
+def try_id(record: PullRecord) -> str:
+    """Of the try under way; the same if it is made again as nobody knows whether it arrived.
+
+    A try that was given back counts anew, and what it would change is as it was.
+    """
+    intent = record.intent
+    if intent is None:
+        return ""
+    if intent.by != BY_SWEEP:
+        return intent.id.rpartition(" ")[0] or intent.id
+    tries = record.lifetime.get(as_strategy(intent), 0)
+    return f"sweep {record.ref.forge} {record.ref} {intent.strategy} {tries} {intent.before}"
 
 
 def as_strategy(intent: Intent) -> Strategy:
@@ -261,6 +289,7 @@ def judging(judged_on: PullRecord, verdict: Judged) -> Recorder:
             events.append(PullEvent("APPROVAL_GRANTED", "approver-bot", now_us, by, key=key))
             moved = entered(moved, "APPROVED", now_us)
             reached.append("APPROVED")
-        return Change(moved._replace(counts=after_move(moved.counts, reached)), events)
+        counts = after_move(moved.counts, reached, verdict.substatus)
+        return Change(moved._replace(counts=counts), events)
 
     return record_it

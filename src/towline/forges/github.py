@@ -25,10 +25,11 @@ from towline.forges.github_logs import FailureLogs
 from towline.forges.github_look import BATCH, NAME, Looker
 from towline.forges.github_meter import Calls
 from towline.forges.github_pace import Limits, Pace, Sleep
+from towline.forges.github_publish import Publishing
 from towline.forges.github_pulls import MergeMethod, PullWrites
 from towline.forges.github_rest import GitHubRest
 from towline.ports.clock import Clock
-from towline.ports.forge import Allowance, Done, Permission
+from towline.ports.forge import Allowance, Done, GitAccess, Opened, Permission
 from towline.sources import reading
 
 __all__ = ["Calls", "GitHubForge", "Limits"]
@@ -83,6 +84,7 @@ class GitHubForge:
         )
         self._pulls = PullWrites(self._access, self._looker.rest, merge_method=merge_method)
         self._commits = CommitWrites(self._access, self._looker.rest)
+        self._publishing = Publishing(self._access)
         self._logs = FailureLogs(self._access, self._commits, follow=follow_logs)
 
     @property
@@ -146,6 +148,19 @@ class GitHubForge:
 
     async def empty_commit(self, ref: PullRef, head_sha: str, message: str) -> Done:
         return await self._commits.empty_commit(ref, head_sha, message)
+
+    async def git_access(self, repo: str) -> GitAccess:
+        return await self._publishing.git_access(repo)
+
+    async def default_branch(self, repo: str) -> str:
+        return await self._publishing.default_branch(repo)
+
+    async def open_pull(
+        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+    ) -> Opened:
+        return await self._publishing.open_pull(
+            repo, head=head, base=base, title=title, body=body, labels=labels
+        )
 
     async def allowance(self) -> Allowance | None:
         return self._rest.meter.allowance()

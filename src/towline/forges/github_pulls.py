@@ -6,7 +6,6 @@ said; the others are made so that a second time finds the first.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ from towline.errors import Rejected
 from towline.forges.github_access import Access, number_of
 from towline.forges.github_rest import Answer
 from towline.forges.github_rest_look import RestLook
-from towline.ports.forge import Done, DoneStatus
+from towline.ports.forge import MARKER, Done, DoneStatus
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable
 from towline.sources import reading
 from towline.sources.reading import Object
@@ -24,7 +23,6 @@ MergeMethod = Literal["merge", "squash", "rebase"]
 
 _LONGEST_COMMENT: Final = 65_000
 _ANY_LENGTH: Final = 1 << 20
-_MARKER: Final = re.compile(r"(?!.*--)[A-Za-z0-9_.:/#@+=-]{1,200}")
 _UPDATE_REFUSALS: Final[tuple[tuple[str, DoneStatus], ...]] = (
     ("no new commits", "already"),
     ("conflict", "conflict"),
@@ -115,7 +113,7 @@ class PullWrites:
 
     async def comment(self, ref: PullRef, text: str, marker: str) -> Done:
         """The marker counts only in comments of our own: anybody can write one."""
-        if not _MARKER.fullmatch(marker):
+        if not MARKER.fullmatch(marker):
             raise Rejected("a comment's marker is of letters, digits and _.:/#@+=-")
         hidden = f"<!-- towline:{marker} -->"
         own = await self._access.own_login()

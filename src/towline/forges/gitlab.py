@@ -29,10 +29,11 @@ from towline.core.snapshot import PullRef, Snapshot
 from towline.forges.gitlab_api import GitLabApi, an_object, project_path, request_path
 from towline.forges.gitlab_look import GitLabLook
 from towline.forges.gitlab_pipelines import GitLabPipelines
+from towline.forges.gitlab_publish import Publishing
 from towline.forges.gitlab_reading import MergeRequest, is_waiting, merge_request, permission
 from towline.forges.http_client import message_of
 from towline.ports.clock import Clock
-from towline.ports.forge import Allowance, Done, ForgeUnavailable, Permission
+from towline.ports.forge import Allowance, Done, ForgeUnavailable, GitAccess, Opened, Permission
 from towline.sources import reading
 
 _REQUESTS_LONG: Final = 4
@@ -71,6 +72,7 @@ class GitLabForge:
         self._api = GitLabApi(api_url, clock, token, deadline_seconds)
         self._look = GitLabLook(self._api)
         self._pipelines = GitLabPipelines(self._api, self._look)
+        self._publishing = Publishing(self._api, token)
         self._own_name: str | None = None
 
     @_bounded
@@ -283,6 +285,22 @@ class GitLabForge:
         if answer.status == 403:
             return Done("blocked", message_of(answer.body))
         return Done("done")
+
+    @_bounded
+    async def git_access(self, repo: str) -> GitAccess:
+        return await self._publishing.git_access(repo)
+
+    @_bounded
+    async def default_branch(self, repo: str) -> str:
+        return await self._publishing.default_branch(repo)
+
+    @_bounded
+    async def open_pull(
+        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+    ) -> Opened:
+        return await self._publishing.open_pull(
+            repo, head=head, base=base, title=title, body=body, labels=labels
+        )
 
     async def allowance(self) -> Allowance | None:
         return self._api.http.allowance

@@ -6,25 +6,30 @@ the caller looks again before anything is repeated. Each call ends by its deadli
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef, Snapshot
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 
 __all__ = [
+    "MARKER",
     "Allowance",
     "Done",
     "Forge",
     "ForgeRefused",
     "ForgeUnavailable",
     "ForgeUnreadable",
+    "GitAccess",
     "Opened",
     "Permission",
     "Publisher",
 ]
 
+MARKER: Final = re.compile(r"(?!.*--)[A-Za-z0-9_.:/#@+=-]{1,200}")
+"""What a comment's marker may be: nothing of it can end the text that hides it."""
 Permission: TypeAlias = Literal["none", "read", "triage", "write", "maintain", "admin"]
 DoneStatus: TypeAlias = Literal[
     "done",
@@ -89,7 +94,9 @@ class Forge(Protocol):
     async def close(self, ref: PullRef) -> Done: ...
 
     async def comment(self, ref: PullRef, text: str, marker: str) -> Done:
-        """Once for each marker: it is hidden in the text, and looked for first."""
+        """Once for each marker: it is hidden in the text, and looked for first. One that is no
+        `MARKER` is `Rejected`.
+        """
         ...
 
     async def react(self, ref: PullRef, comment_id: str, content: Literal["+1", "-1"]) -> Done: ...
@@ -144,6 +151,7 @@ class GitAccess(NamedTuple):
         return f"GitAccess(url={self.url!r})"
 
 
+@runtime_checkable
 class Publisher(Protocol):
     """What a forge offers besides, to whoever proposes changes."""
 

@@ -26,6 +26,7 @@ __all__ = [
     "PullEvent",
     "PullRecord",
     "PullStore",
+    "StaleKey",
 ]
 
 
@@ -60,6 +61,15 @@ class Filter(NamedTuple):
     """In the title, the branch or the repository's name."""
 
 
+class StaleKey(NamedTuple):
+    """Enough to tell which are stale; whoever takes one reads the rest."""
+
+    repo: str
+    number: int
+    state: State
+    since_us: int
+
+
 class PullStore(Protocol):
     async def read(self, repo: str, number: int) -> PullRecord | None: ...
 
@@ -79,6 +89,16 @@ class PullStore(Protocol):
         self, thresholds: Thresholds, most: int, now_us: int | None = None
     ) -> list[PullRecord]:
         """The longest stale first, by the store's time unless another is given."""
+        ...
+
+    async def stale_keys(
+        self, thresholds: Thresholds, most: int, now_us: int | None = None
+    ) -> list[StaleKey]:
+        """The same ones, in the same order."""
+        ...
+
+    async def read_all(self, keys: Sequence[tuple[str, int]]) -> list[PullRecord]:
+        """Those that are there, in the order of the keys, each a repository and a number."""
         ...
 
     async def unverified(self, most: int) -> list[PullRecord]:

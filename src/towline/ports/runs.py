@@ -17,10 +17,11 @@ class RunStore(Protocol):
 
     async def read(self, run_key: str) -> RunRecord | None: ...
 
-    async def begin(self, run_key: str, max_attempts: int) -> RunRecord | None:
+    async def begin(self, run_key: str, max_attempts: int, job_id: str = "") -> RunRecord | None:
         """Count an attempt and give it a new token; None if it may not begin.
 
-        With its attempts used up it becomes blocked, by `max_attempts`.
+        With its attempts used up it becomes blocked, by `max_attempts`. `job_id` is that of the
+        job that makes the attempt.
         """
         ...
 
@@ -38,6 +39,14 @@ class RunStore(Protocol):
 
     async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
         """Let a blocked run begin anew, with fresh attempts; None if there is no such run."""
+        ...
+
+    async def proposed(self, errand: Errand, but: str) -> RunRecord | None:
+        """Of the other runs for the same thing, the one that opened a pull request last."""
+        ...
+
+    async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:
+        """Live ones to which nothing has happened for so long that nobody can be at work."""
         ...
 
     async def listing(

@@ -23,6 +23,8 @@ class Limits(NamedTuple):
     output_bytes: int = 1_000_000
     network: bool = False
     writable: Sequence[Path] = ()
+    disk_bytes: int = 4 * 1024**3
+    """How much it may add to what it may write to; no file may be larger than this either."""
 
 
 class Ran(NamedTuple):

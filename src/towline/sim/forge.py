@@ -13,11 +13,12 @@ from typing import Final, Literal, NoReturn
 
 from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef, Snapshot
-from towline.ports.forge import Allowance, Done, DoneStatus, Permission
+from towline.ports.forge import MARKER, Allowance, Done, DoneStatus, GitAccess, Permission
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable
 from towline.sim import sight
 from towline.sim.entities import PASSING, Pull, Status, WorldRefusal
 from towline.sim.faults import Fault, FaultDice
+from towline.sim.forge_publish import WorldPublishing
 from towline.sim.told import ROOT
 from towline.sim.world import World
 
@@ -43,8 +44,11 @@ class Bill:
     by_name: dict[str, int] = field(default_factory=dict)
 
 
-class WorldForge:
-    """`login` is who it acts as; it may write to every repository of the world."""
+class WorldForge(WorldPublishing):
+    """`login` is who it acts as; it may write to every repository of the world.
+
+    `git` names the root below which git is served, if it is, and how one gets in.
+    """
 
     name = "github"
 
@@ -57,12 +61,14 @@ class WorldForge:
         root: str = ROOT,
         limit: int = 5000,
         writes_a_minute: int = 80,
+        git: GitAccess | None = None,
     ) -> None:
         self.world = world
         self.faults = faults or FaultDice()
         self.login = login
         self.bill = Bill()
         self._root = root
+        self.git = git or GitAccess(root, login, "")
         self._limit = limit
         self._writes_a_minute = writes_a_minute
         self._written: deque[float] = deque()
@@ -178,6 +184,8 @@ class WorldForge:
         )
 
     async def comment(self, ref: PullRef, text: str, marker: str) -> Done:
+        if not MARKER.fullmatch(marker):
+            raise ForgeRefused("this is no marker of a comment")
         self._read("comment")
         self._known(ref)
         hidden = f"<!-- towline:{marker} -->"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from starlette.responses import PlainTextResponse, Response
 
 from towline.sim import gitlab_shapes as shapes
@@ -51,12 +53,25 @@ def _project(call: Call) -> Response:
 @route("GET", f"{PROJECT}/merge_requests")
 def _list(call: Call) -> Response:
     wanted, state = call.listed.get("iids[]"), call.query.get("state", "all")
+    after_us = _moment_us(call.query.get("updated_after"))
     found = [
-        shapes.request(call.world, one, whole=False)
+        one
         for one in call.project.requests.values()
-        if (wanted is None or str(one.iid) in wanted) and state in ("all", one.state)
+        if (wanted is None or str(one.iid) in wanted)
+        and state in ("all", one.state)
+        and one.updated_us // 1000 * 1000 >= after_us
     ]
-    return call.page(found)
+    if call.query.get("order_by") == "updated_at":
+        ascending = call.query.get("sort") == "asc"
+        found.sort(key=lambda one: (one.updated_us, one.iid), reverse=not ascending)
+    return call.page([shapes.request(call.world, one, whole=False) for one in found])
+
+
+def _moment_us(text: str | None) -> int:
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1e6) if text else 0
+    except ValueError:
+        return int(refuse(400, "updated_after is invalid"))
 
 
 @route("GET", REQUEST)

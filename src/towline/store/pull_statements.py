@@ -91,31 +91,60 @@ EVENTS = Statement(
     writes=False,
 )
 
-# One range for each state over the index on state and time, each cut off where the whole is.
-_STALE_RANGES = " UNION ALL ".join(
-    f"""
-    SELECT * FROM (
-      SELECT r.repo, r.number, r.since_us - (SELECT before_us FROM l WHERE l.state = '{state}') AS
-        late
-      FROM towline_prs r
-      WHERE r.state = '{state}'
-        AND r.since_us < (SELECT before_us FROM l WHERE l.state = '{state}')
-      ORDER BY r.since_us LIMIT (SELECT max(most) FROM b)) AS of_{state.lower()}
+_LIVE = [state for state in STATES if state not in TERMINAL]
+
+
+def _stale_ranges(columns: str) -> str:
+    """One range for each state over the index on state and time, each cut off where the whole is.
+
+    The time that a range ends at is `before`.
     """
-    for state in STATES
-    if state not in TERMINAL
-)
+    return " UNION ALL ".join(
+        f"""
+        SELECT * FROM (
+          SELECT {columns.format(before=_before(state))} FROM towline_prs r
+          WHERE r.state = '{state}' AND r.since_us < {_before(state)}
+          ORDER BY r.since_us LIMIT (SELECT max(most) FROM b)) AS of_{state.lower()}
+        """
+        for state in _LIVE
+    )
+
+
+def _before(state: str) -> str:
+    return f"(SELECT before_us FROM l WHERE l.state = '{state}')"
+
+
+_STALE_INPUT = {"state": "text", "threshold_us": "bigint", "now_us": "bigint", "most": "bigint"}
+_LIMITS = """
+    , l AS (SELECT b.state AS state, coalesce(b.now_us, {now}) - b.threshold_us AS before_us
+            FROM b)
+    """
 
 STALE = Statement(
     "stale pull requests",
-    {"state": "text", "threshold_us": "bigint", "now_us": "bigint", "most": "bigint"},
+    _STALE_INPUT,
     f"""
-    , l AS (SELECT b.state AS state, coalesce(b.now_us, {{now}}) - b.threshold_us AS before_us
-            FROM b),
-    s AS ({_STALE_RANGES} ORDER BY 3, 1, 2 LIMIT (SELECT max(most) FROM b))
+    {_LIMITS},
+    s AS ({_stale_ranges("r.repo, r.number, r.since_us - {before} AS late")}
+          ORDER BY 3, 1, 2 LIMIT (SELECT max(most) FROM b))
     SELECT {_ALL} FROM s CROSS JOIN towline_prs p
     WHERE p.repo = s.repo AND p.number = s.number ORDER BY s.late, s.repo, s.number
     """,
+    writes=False,
+)
+
+# Of these the caller makes one order: that is cheaper than to sort here.
+STALE_KEYS = Statement(
+    "keys of stale pull requests",
+    _STALE_INPUT,
+    f"{_LIMITS} {_stale_ranges('r.repo, r.number, r.state, r.since_us')}",
+    writes=False,
+)
+
+READ_ALL = Statement(
+    "read pull requests",
+    _KEY,
+    f"SELECT {_ALL} FROM b JOIN towline_prs p ON p.repo = b.repo AND p.number = b.number",
     writes=False,
 )
 

@@ -9,7 +9,7 @@ from towline.core.snapshot import PullRef
 from towline.core.staleness import Thresholds
 from towline.errors import Transient
 from towline.ports.jobs import OWN_QUEUE, Bell
-from towline.ports.pulls import Change, Changed, Decide, Filter, PullEvent, PullRecord
+from towline.ports.pulls import Change, Changed, Decide, Filter, PullEvent, PullRecord, StaleKey
 from towline.store import pull_statements as q
 from towline.store.job_statements import ENQUEUE
 from towline.store.pull_rows import COLUMNS, event_of, event_row, record_of, row_of
@@ -65,11 +65,22 @@ class SqlPulls:
     async def stale(
         self, thresholds: Thresholds, most: int, now_us: int | None = None
     ) -> list[PullRecord]:
-        rows = [
-            (state, round(seconds * 1_000_000), now_us, most)
-            for state, seconds in thresholds.items()
-        ]
+        rows = _ranges(thresholds, most, now_us)
         return await self._records(q.STALE, rows) if rows else []
+
+    async def stale_keys(
+        self, thresholds: Thresholds, most: int, now_us: int | None = None
+    ) -> list[StaleKey]:
+        rows = _ranges(thresholds, most, now_us)
+        found = await self._database.run(q.STALE_KEYS, rows) if rows else []
+        allowed_us = {state: row[1] for state, row in zip(thresholds, rows, strict=True)}
+        keys = map(StaleKey._make, found)
+        return sorted(keys, key=lambda one: (one[3] + allowed_us[one[2]], one[0], one[1]))[:most]
+
+    async def read_all(self, keys: Sequence[tuple[str, int]]) -> list[PullRecord]:
+        found = await self._records(q.READ_ALL, list(keys)) if keys else []
+        known = {(record.ref.repo, record.ref.number): record for record in found}
+        return [known[key] for key in keys if key in known]
 
     async def unverified(self, most: int) -> list[PullRecord]:
         return await self._records(q.UNVERIFIED, [(most,)])
@@ -109,6 +120,12 @@ class SqlPulls:
 
     async def _records(self, statement: Statement, rows: Sequence[Row]) -> list[PullRecord]:
         return [record_of(row) for row in await self._database.run(statement, rows)]
+
+
+def _ranges(thresholds: Thresholds, most: int, now_us: int | None) -> list[Row]:
+    return [
+        (state, round(seconds * 1_000_000), now_us, most) for state, seconds in thresholds.items()
+    ]
 
 
 def _containing(words: str) -> str:

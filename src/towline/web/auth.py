@@ -22,6 +22,7 @@ from towline.core.api_keys import (
     checked_scopes,
     compose,
     digest_of,
+    is_prefix,
     prefix_of,
 )
 from towline.errors import TowlineError, Transient
@@ -63,6 +64,13 @@ class MadeKey(NamedTuple):
     prefix: str
 
 
+class Standing(NamedTuple):
+    """A key that is valid now; the digest is for what is bound to its text, and for nobody else."""
+
+    principal: Principal
+    digest: str
+
+
 class _Seen(NamedTuple):
     until: float
     key: StoredKey | None
@@ -90,6 +98,21 @@ class Keyring:
             held = ", ".join(sorted(principal.scopes))
             raise Problem(403, "forbidden", f"this needs the scope {scope}; the key has {held}")
         return principal
+
+    async def standing(self, principal_id: str) -> Standing | None:
+        """Whose key this is and what it may do now; None if it is revoked, changed away or unknown.
+
+        It is for somebody who has shown the key before, and proves that by other means.
+        """
+        for digest, principal in self._given:
+            if principal.id == principal_id:
+                return Standing(principal, digest)
+        if not is_prefix(principal_id):
+            return None
+        key = await self._look_up(principal_id)
+        if key is None or key.revoked_us is not None:
+            return None
+        return Standing(Principal(key.prefix, key.name, frozenset(key.scopes)), key.digest)
 
     async def ensure_one(self) -> str | None:
         """Where there is no key at all, make one that may do everything; its text, once."""

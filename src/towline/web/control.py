@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
@@ -18,11 +18,21 @@ from towline.ports.hooks import HookHours
 from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
 from towline.telemetry import Audit
-from towline.web import hook_routes, inbox_routes, problems, pull_routes, reconciler_routes
+from towline.web import (
+    hook_routes,
+    inbox_routes,
+    problems,
+    pull_routes,
+    reconciler_routes,
+    run_routes,
+)
 from towline.web.answers import Problem
 from towline.web.auth import Keyring
 from towline.web.control_access import Control, TheControl
 from towline.web.control_models import Health, Readiness
+from towline.web.dashboard.app import create_dashboard
+from towline.web.dashboard.desk import Desk
+from towline.web.dashboard.pages import HOME
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
 from towline.web.tow_access import Tow
 
@@ -51,11 +61,14 @@ def create_control_app(
     ready_seconds: float = READY_SECONDS,
     beside: Mapping[str, Any] | None = None,
     tow: Tow | None = None,
+    runs: run_routes.Runs | None = None,
+    desk: Desk | None = None,
 ) -> FastAPI:
     """`ready` raises where the database cannot be reached; it is given `ready_seconds`.
 
     `beside` describes what is served in front of this app, for its docs. With `tow` come the
-    routes of pull requests and of the reconciler.
+    routes of pull requests and of the reconciler, with `runs` those of fix runs. `tow` and `desk`
+    together make the dashboard.
     """
     from towline import __version__
 
@@ -78,7 +91,17 @@ def create_control_app(
         app.state.tow = tow
         app.include_router(pull_routes.router)
         app.include_router(reconciler_routes.router)
+    if runs is not None:
+        app.state.runs = runs
+        app.include_router(run_routes.router)
+    if tow is not None and desk is not None:
+        app.add_api_route("/", _to_dashboard, methods=["GET", "HEAD"], include_in_schema=False)
+        app.mount(HOME, create_dashboard(app.state.control, tow, desk._replace(runs=runs)))
     return app
+
+
+async def _to_dashboard() -> RedirectResponse:
+    return RedirectResponse(f"{HOME}/")
 
 
 @_router.head("/healthz", include_in_schema=False)

@@ -1,0 +1,141 @@
+"""A sweep over thousands of stale pull requests, at a GitHub that takes 100 ms for each call.
+
+The forge is the simulator over real HTTP, in this process. All of them wait for the policy bot, and
+it has passed them, but no webhook told of it: each has to be looked at, and none needs an action.
+All bases have just moved, so that the forge works out anew whether each of them conflicts, and only
+when it is asked: each is looked at twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from bench.plan import Bench, Metrics
+from bench.raw_sqlite import new_file
+from tests.clocks import ManualClock
+from tests.hook_world import served
+from towline.coordination.breaker import BreakerService
+from towline.core.breaker import Limits as BreakerLimits
+from towline.core.signals import Signals, Towing
+from towline.core.snapshot import PullRef
+from towline.core.sweep_policy import RepoPolicy, TowPolicy
+from towline.flow.pokes import Poker
+from towline.flow.reconcile import Reconciler
+from towline.flow.reconcile_breakers import Breakers
+from towline.flow.remediate import Remediator
+from towline.flow.track import Tracker
+from towline.forges.github import GitHubForge
+from towline.sim.http import GitHubSim
+from towline.sim.http_faults import HttpFault
+from towline.sim.http_limits import Limits
+from towline.sim.sight import snapshot_of
+from towline.sim.told import ROOT
+from towline.sim.world import World
+from towline.store.jobs import SqlJobs
+from towline.store.pulls import SqlPulls
+from towline.store.sql import Database
+from towline.telemetry import audit_to_log
+from towline.wiring import backend_over, database_for
+
+PULLS, LATENCY_SECONDS = 3_000, 0.1
+_ONE_BY_ONE = 60
+_REPOS = [f"octo-org/app-{place}" for place in range(20)]
+_AUTHOR, _TOKEN = "dependabot[bot]", "ghp_simulated_token"
+_STALE_SECONDS = 2 * 3600.0
+_CHECKS = ("build", "test")
+
+
+def _policy() -> TowPolicy:
+    return TowPolicy(
+        general=RepoPolicy(signals=Signals(required=_CHECKS)),
+        towing=Towing(authors=frozenset({_AUTHOR})),
+        own_logins=frozenset({"towline-bot"}),
+        max_stale_per_sweep=PULLS,
+    )
+
+
+def _peopled(clock: ManualClock, pulls: int) -> tuple[World, list[PullRef]]:
+    """Green, and with the policy bot still at work."""
+    world = World(clock.now_us() / 1e6)
+    refs = []
+    for repo in _REPOS:
+        world.create_repo(repo, {"README.md": b"# app\n"})
+        for login in (_AUTHOR, "policy-bot[bot]"):
+            world.set_permission(repo, login, "write")
+    for place in range(pulls):
+        repo, branch = _REPOS[place % len(_REPOS)], f"fix/{place}"
+        world.create_ref(repo, f"refs/heads/{branch}", world.branch(repo, "main"), _AUTHOR)
+        world.write_files(repo, branch, {f"{place}.txt": b"fixed\n"}, f"Fix {place}", _AUTHOR)
+        pull = world.open_pull(repo, head=branch, base="main", title=f"Fix {place}", by=_AUTHOR)
+        for check in _CHECKS:
+            world.set_status(repo, pull.head_sha, check, "success", _AUTHOR)
+        world.set_status(repo, pull.head_sha, "policy-bot", "pending", "policy-bot[bot]")
+        refs.append(PullRef("github", repo, pull.number))
+    return world, refs
+
+
+async def _forgotten(
+    bench: Bench, clock: ManualClock, world: World, refs: list[PullRef]
+) -> Database:
+    """All are on record; then the policy bot passes them, and nobody is told. All bases move."""
+    database = database_for(f"sqlite:///{new_file(bench)}", clock)
+    await database.connect()
+    tracker = Tracker(SqlPulls(database), _policy().context)
+    for ref in refs:
+        pull = world.known_pull(ref.repo, ref.number)
+        await tracker.observe(ref, snapshot_of(world, pull, ROOT))
+        world.set_status(ref.repo, pull.head_sha, "policy-bot", "success", "policy-bot[bot]")
+    clock.advance(_STALE_SECONDS)
+    world.run_until(clock.now_us() / 1e6)
+    for repo in _REPOS:
+        world.write_files(repo, "main", {"NEWS.md": b"Something else\n"}, "News", _AUTHOR)
+    return database
+
+
+def _reconciler(database: Database, clock: ManualClock, forge: GitHubForge) -> Reconciler:
+    policy, pulls, jobs = _policy(), SqlPulls(database), SqlJobs(database)
+    forges = {"github": forge}
+    shared = backend_over(database, clock)
+    limits = BreakerLimits(900_000_000, 0.5, 5, 600_000_000)
+    breakers = Breakers(
+        lambda name: BreakerService(
+            shared.documents, clock, name, limits, 60_000_000, audit_to_log
+        ),
+        jobs,
+    )
+    remediator = Remediator(pulls, forges, Poker(forges), policy, clock)
+    return Reconciler(pulls, forges, remediator, breakers, policy, clock)
+
+
+def sweep(*, graphql: bool, pulls: int = PULLS) -> Callable[[Bench], Awaitable[Metrics]]:
+    async def measure(bench: Bench) -> Metrics:
+        count = bench.count(pulls)
+        clock = ManualClock()
+        world, refs = _peopled(clock, count)
+        database = await _forgotten(bench, clock, world, refs)
+        sim = GitHubSim(world, clock, _TOKEN, limits=Limits.none())
+        sim.faults.append(HttpFault(kind="slow", seconds=LATENCY_SECONDS))
+        async with served(sim) as url:
+            forge = GitHubForge(url, clock, token=_TOKEN, login="towline-bot", graphql=graphql)
+            began = time.perf_counter()
+            report = await _reconciler(database, clock, forge).sweep()
+            seconds = time.perf_counter() - began
+            calls = forge.calls.total
+            await forge.aclose()
+        await sim.aclose()
+        await database.aclose()
+        if report.drifted != count:
+            raise RuntimeError(f"{report.drifted} of {count} were corrected: {report.trouble}")
+        return {
+            "seconds": seconds,
+            "per_second": count / seconds,
+            "calls": calls,
+            "calls_per_25": calls / count * 25,
+        }
+
+    return measure
+
+
+batched = sweep(graphql=True)
+one_by_one = sweep(graphql=False, pulls=_ONE_BY_ONE)

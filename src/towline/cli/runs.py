@@ -1,0 +1,77 @@
+"""`towline runs`: the fix runs, read from the database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from towline.cli import waiting
+from towline.cli.prs import Config, Json, print_json
+from towline.errors import Rejected
+
+_Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
+_State = Annotated[
+    str | None, typer.Option("--state", help="Only those that are waiting, running, blocked, done.")
+]
+_Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many at most.")]
+_STATES: Final = ("waiting", "running", "blocked", "done")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("runs")(runs)
+
+
+def runs(
+    repo: _Repo = None,
+    state: _State = None,
+    limit: _Limit = 50,
+    config: Config = None,
+    json: Json = False,
+) -> None:
+    """List the fix runs, the newest first."""
+    found = waiting.run("Reading the fix runs", _listed(config, repo, state, limit))
+    if json:
+        print_json({"items": found})
+        return
+    for item in found:
+        typer.echo(_line(item))
+    if not found:
+        typer.echo("there are no fix runs", err=True)
+
+
+async def _listed(
+    config: Path | None, repo: str | None, state: str | None, limit: int
+) -> list[dict[str, Any]]:
+    from towline import settings
+    from towline.store.clock import SystemClock
+    from towline.store.runs import SqlRuns
+    from towline.web.run_models import run_in_list
+    from towline.wiring import database_for
+
+    known = next((one for one in _STATES if one == (state or "").lower()), None)
+    if state is not None and known is None:
+        raise Rejected(f"unknown state {state[:50]!a}; allowed: {', '.join(_STATES)}")
+    loaded = settings.load(config)
+    database = database_for(loaded.database_url, SystemClock(), loaded.store_timeout_seconds)
+    try:
+        await database.connect()
+        found = await SqlRuns(database).listing(repo, known, "", limit)
+    finally:
+        await database.aclose()
+    return [run_in_list(run).model_dump(mode="json") for run in found]
+
+
+def _line(item: dict[str, Any]) -> str:
+    """One line each, whatever is in a title or a reason."""
+    parts = [
+        item["run_key"],
+        item["repo"],
+        item["state"],
+        item["stage"] or "-",
+        f"{item['attempt_count']} attempts",
+        item["blocked_reason"] or item["last_pr_url"] or item["title"],
+    ]
+    shown = (" ".join(str(part).split()) for part in parts)
+    return "  ".join("".join(c if c.isprintable() else "?" for c in part) for part in shown)

@@ -1,0 +1,79 @@
+"""How far a source that sends no webhooks has been read.
+
+All times here are the server's own: those of its answers and those it puts on its things. Ours are
+never compared with them. A `Mark` is kept for each source, by these rules:
+
+* The first reading finds nothing: it notes where the source's time stands, and history before
+  that is not replayed.
+* A reading starts an overlap before the watermark, so that what the server showed late, or
+  stamped by another of its clocks, is seen after all. What is seen twice is known by its key.
+* The watermark moves to the start of a reading, not to its end, and only when everything that the
+  reading found is stored: what happens during a reading belongs to the next.
+* A reading that was cut short by its limit of pages went from old to new. It moves the watermark
+  to the newest thing it has stored.
+* A server whose clock was put back is followed: things are stamped by the clock it has now.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import orjson
+
+GRAIN_US: Final = 1_000_000
+"""A `Date` header has whole seconds."""
+
+
+class Mark(NamedTuple):
+    began_us: int
+    """When the source was read for the first time."""
+    watermark_us: int
+    """Everything that changed before this is stored."""
+
+
+def first_mark(now_us: int) -> Mark:
+    return Mark(began_us=now_us, watermark_us=now_us)
+
+
+def read_since(mark: Mark, now_us: int, overlap_us: int) -> int:
+    """From when on things must be looked at; `now_us` is the server's time."""
+    wanted = min(mark.watermark_us, now_us) - overlap_us
+    return wanted if now_us < mark.began_us else max(mark.began_us, wanted)
+
+
+def advanced(mark: Mark, started_us: int) -> Mark:
+    """Everything is stored that changed before this reading started."""
+    return Mark(min(mark.began_us, started_us), started_us)
+
+
+def advanced_to(mark: Mark, newest_us: int, started_us: int) -> Mark:
+    """Everything is stored up to the newest thing of a reading that was cut short."""
+    return mark._replace(watermark_us=max(mark.watermark_us, min(newest_us, started_us)))
+
+
+def next_since(since_us: int, newest_us: int, grain_us: int) -> int | None:
+    """Where to ask again after a page that ends with `newest_us`, instead of for its next page.
+
+    A list in the order of changes moves up when one of its things changes while it is read: the
+    next page would begin too late. From a moment at or before the newest thing nothing is missed.
+    None if that is no later than what was asked for: then only the next page leads on.
+    """
+    later = (newest_us - grain_us) // grain_us * grain_us
+    return later if later > since_us else None
+
+
+def pause_seconds(failures: int, every_seconds: float, longest: float, asked: float) -> float:
+    """How long a source is left alone after so many failures in a row."""
+    if failures == 0:
+        return 0.0
+    grown = every_seconds * 2.0 ** min(failures - 1, 20)
+    return float(max(min(grown, longest), asked))
+
+
+def mark_text(mark: Mark) -> str:
+    return orjson.dumps(mark._asdict()).decode()
+
+
+def mark_from(text: str) -> Mark:
+    fields = orjson.loads(text)
+    return Mark(int(fields["began_us"]), int(fields["watermark_us"]))

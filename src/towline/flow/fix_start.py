@@ -1,0 +1,103 @@
+"""From what asks for a fix to a run and its job, made together and once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from towline.core.events import Event
+from towline.core.fix_start import Started, advised, errand_of, replacing
+from towline.core.fixrun import FixRules, RunRecord, branch_of
+from towline.core.ids import job_id
+from towline.flow.deliver import payload_of
+from towline.flow.fix_metrics import STARTED
+from towline.ports.clock import Clock
+from towline.ports.inbox import Stored
+from towline.ports.jobs import OWN_QUEUE, NewJob
+from towline.ports.runs import RunStore
+
+FIX: Final = "fix"
+_WITH_ADVISORIES: Final = frozenset({("github", "dependabot_alert")})
+_log = logging.getLogger("towline.fix")
+
+
+class FixStarter:
+    """Told of each delivery beside the tracker; to be told of one again does no harm."""
+
+    def __init__(self, runs: RunStore, rules: FixRules, clock: Clock) -> None:
+        self._runs = runs
+        self._rules = rules
+        self._clock = clock
+
+    async def __call__(self, stored: Stored, events: Sequence[Event]) -> None:
+        if not self._rules.repos:
+            return
+        if (found := self._advised(stored)) is not None:
+            await self.start(found, f"{stored.key}:advisory", stored.delivery_id)
+            return
+        for place, event in enumerate(events):
+            started = errand_of(event, self._rules)
+            if started is not None:
+                await self.start(started, f"{stored.key}:{place}", stored.delivery_id)
+
+    def _advised(self, stored: Stored) -> Started | None:
+        named = (stored.source, stored.event_name) in _WITH_ADVISORIES
+        if not named and not (stored.source == "ci" and b'"advisory"' in (stored.body or b"")):
+            return None
+        return advised(stored.source, stored.event_name, payload_of(stored), self._rules)
+
+    async def start(
+        self, started: Started, event_id: str, delivery_id: str | None = None
+    ) -> tuple[RunRecord, bool]:
+        """The run for this, and whether it is new."""
+        run_key, errand = started
+        policy = self._rules.repos.get(errand.repo)
+        most = policy.max_attempts if policy is not None else 3
+        job = run_job(run_key, errand.repo, self._clock.now_us(), most)
+        run, created = await self._runs.get_or_create(
+            run_key, event_id, errand, branch_of(errand, run_key), job
+        )
+        if created:
+            STARTED.labels(errand.cause).inc()
+        said = about(run) | {"delivery_id": delivery_id}
+        _log.info("run_started" if created else "run_known", extra=said)
+        return run, created
+
+    async def replace(self, params: Mapping[str, Any], event_id: str) -> dict[str, object] | None:
+        """What close-and-reopen asks for, as a run; None if it cannot be read."""
+        started = replacing(params)
+        if started is None:
+            return None
+        run, created = await self.start(started, event_id)
+        return {"status": "started" if created else "known", "run_key": run.run_key}
+
+
+def run_job(
+    run_key: str, repo: str, now_us: int, max_attempts: int, *, salt: str = "", delay_us: int = 0
+) -> NewJob:
+    """The job of a run; the same `salt` and time make the same job."""
+    dice = hashlib.sha256(f"fix {run_key} {salt}".encode()).digest()
+    return NewJob(
+        id=job_id(now_us, dice),
+        queue=OWN_QUEUE,
+        kind=FIX,
+        params=orjson.dumps({"run_key": run_key}).decode(),
+        repo=repo,
+        delay_us=delay_us,
+        max_attempts=max_attempts,
+    )
+
+
+def about(run: RunRecord) -> dict[str, object]:
+    """What each line of the log says of a run."""
+    return {
+        "run_key": run.run_key,
+        "event_id": run.event_id,
+        "run_id": run.run_id,
+        "repo": run.errand.repo,
+        "attempt_count": run.attempt_count,
+    }

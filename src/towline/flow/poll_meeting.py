@@ -1,0 +1,80 @@
+"""Where a webhook and a poller that tell of the same thing meet: the first of them acts.
+
+Their deliveries have different keys, as a poller cannot know the id that a webhook has. So a
+comment, or a change of an issue, is given to the delivery that tells of it first, when its job
+acts on it. That delivery keeps it through crashes and redeliveries; the others pass it over.
+
+A pull request needs none of this: it is a state, not a message. It is folded into what is known by
+the forge's own time, and to hear it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from towline.core.events import Commented, Event, IssueChanged
+from towline.flow.deliver import Track, payload_of
+from towline.flow.poll_metrics import MET
+from towline.flow.upkeep import Chore
+from towline.ports.inbox import Stored
+from towline.ports.polling import Owners
+from towline.sources import reading
+
+KEEP_SECONDS: Final = 604_800.0
+"""Longer than any sender goes on delivering, and than the log from which lost ones are fetched."""
+_AT_A_TIME: Final = 1000
+_log = logging.getLogger("towline.poll")
+
+
+class FirstTold:
+    """A `Track` before another one, which hears of each thing from one delivery alone."""
+
+    def __init__(self, track: Track, owners: Owners, keep_seconds: float = KEEP_SECONDS) -> None:
+        self._track = track
+        self._owners = owners
+        self._ttl_us = int(keep_seconds * 1e6)
+
+    async def __call__(self, stored: Stored, events: Sequence[Event]) -> None:
+        kept = [event for event in events if await self._is_first(stored, event)]
+        if kept or not events:
+            await self._track(stored, kept)
+
+    async def _is_first(self, stored: Stored, event: Event) -> bool:
+        thing = thing_of(stored, event)
+        if thing is None or await self._owners.is_owner(thing, stored.key, self._ttl_us):
+            return True
+        MET.labels(stored.source, event.kind).inc()
+        _log.debug("told_before", extra={"delivery_id": stored.delivery_id, "thing": thing})
+        return False
+
+    def chores(self) -> list[Chore]:
+        return [Chore("forget what was told", 60.0, self._forget)]
+
+    async def _forget(self) -> None:
+        while await self._owners.sweep(_AT_A_TIME) == _AT_A_TIME:
+            pass
+
+
+def thing_of(stored: Stored, event: Event) -> str | None:
+    """The name of what must act once, whoever tells of it; None for what may be told again."""
+    if isinstance(event, Commented) and event.action == "created":
+        kind = "line" if event.in_review else "note"
+        return f"{kind}:{event.source}:{event.repo}:{event.number}:{event.comment_id}"
+    if isinstance(event, IssueChanged):
+        return _issue(stored, event)
+    return None
+
+
+def _issue(stored: Stored, event: IssueChanged) -> str | None:
+    """A comment by its id; any other change by the time that the issue itself gives for it."""
+    payload = payload_of(stored)
+    comment = reading.ident(reading.inner(payload, "comment"), "id")
+    if event.action == "commented" and comment is not None:
+        return f"issue:{event.issue}:comment:{comment}"
+    fields = reading.inner(reading.inner(payload, "issue"), "fields")
+    updated = reading.moment(fields, "updated")
+    if event.action not in ("created", "updated") or updated is None:
+        return None
+    return f"issue:{event.issue}:{round(updated * 1000)}"

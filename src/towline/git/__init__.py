@@ -1,0 +1,1 @@
+"""git, run over repositories that nobody vouches for."""

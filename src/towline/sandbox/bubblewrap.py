@@ -1,0 +1,66 @@
+"""A sandbox by bubblewrap: an empty world into which only what is needed is put.
+
+The number of processes is limited inside, where only its own are counted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from towline.ports.workspace import Limits
+from towline.sandbox.confined import Supervised
+
+_INSIDE_ID: Final = "1000"
+_SMALL: Final = str(64 * 1024**2)
+
+
+class BubblewrapSandbox(Supervised):
+    name = "bubblewrap"
+
+    def __init__(self, *, program: str | None = None, **how: Any) -> None:
+        super().__init__(**how)
+        self._program = program or shutil.which("bwrap") or "bwrap"
+        self._prlimit = shutil.which("prlimit", path="/usr/bin:/bin")
+
+    async def works(self) -> str | None:
+        """None if it does; otherwise why it does not, found out by running `true`."""
+        with tempfile.TemporaryDirectory() as folder:
+            ran = await self.run(["true"], Path(folder), Limits(seconds=10))
+        if ran.succeeded:
+            return None
+        said = " ".join((ran.trouble or ran.output).split())
+        return said[:200] or f"it ended with {ran.status}"
+
+    def _task(
+        self,
+        command: list[str],
+        folder: Path,
+        private: Path,
+        limits: Limits,
+        environment: Mapping[str, str],
+    ) -> dict[str, Any]:
+        task = super()._task(command, folder, private, limits, environment)
+        wrapping = [*self._wrapping(task, limits), "--json-status-fd", "{fd}", "--"]
+        counted = [self._prlimit, f"--nproc={limits.processes}", "--"] if self._prlimit else []
+        return task | {"command": [*wrapping, *counted, *command], "wrapped": True}
+
+    def _wrapping(self, task: Mapping[str, Any], limits: Limits) -> list[str]:
+        wrapping = [
+            self._program,
+            *("--unshare-all", "--unshare-user", "--uid", _INSIDE_ID, "--gid", _INSIDE_ID),
+            *(("--share-net",) if limits.network else ()),
+            *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
+            *("--proc", "/proc", "--dev", "/dev"),
+            *("--size", _SMALL, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
+            *("--size", _SMALL, "--tmpfs", "/tmp"),  # noqa: S108  inside
+        ]
+        for path in task["readable"]:
+            if not path.startswith("/dev/"):
+                wrapping += ["--ro-bind-try", path, path]
+        for path in task["measured"]:
+            wrapping += ["--bind", path, path]
+        return [*wrapping, "--remount-ro", "/", "--chdir", task["folder"]]

@@ -1,0 +1,163 @@
+"""The fix pipeline of a running service: its runs, its tools, and the jobs that only it can do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from towline.coordination.locks import LockService
+from towline.core.events import Event
+from towline.fixers.config import AgentConfig, FixerConfig, LlmConfig
+from towline.fixers.loading import load_fixers
+from towline.flow.deliver import Track
+from towline.flow.fix import FixHandler, FixParts
+from towline.flow.fix_checks import Safety, Scans, Validation
+from towline.flow.fix_plan import Patcher, Planner
+from towline.flow.fix_start import FIX, FixStarter
+from towline.flow.publish import Publishing
+from towline.flow.upkeep import Chore
+from towline.flow.work import Handler
+from towline.git.repositories import GitOptions, GitRepositories
+from towline.git.worktree import Author
+from towline.ports.clock import Clock
+from towline.ports.forge import Publisher
+from towline.ports.inbox import Stored
+from towline.ports.jobs import Claimed, JobStore
+from towline.ports.workspace import Sandbox
+from towline.sandbox.choice import choose_sandbox
+from towline.service_tow import Outside
+from towline.settings import Settings, variables
+from towline.settings_fix import FixSettings
+from towline.settings_policy import command_of, fix_rules_of
+from towline.store.runs import SqlRuns
+from towline.store.sql import Database
+from towline.web.run_routes import Runs
+
+_AT_A_TIME = 200
+_REVIVE_SECONDS = 60.0
+_log = logging.getLogger("towline.fix")
+
+
+class FixService:
+    """Runs, over one database. Its tools are made at the first run: they touch disk and kernel."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        jobs: JobStore,
+        locks: LockService,
+        clock: Clock,
+        outside: Outside,
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._locks = locks
+        self._clock = clock
+        self._outside = outside
+        self._rules = fix_rules_of(settings)
+        self._store = SqlRuns(database)
+        self._starter = FixStarter(self._store, self._rules, clock)
+        self._repositories: GitRepositories | None = None
+        self._handler: FixHandler | None = None
+
+    def beside(self, track: Track) -> Track:
+        """Both are told of each delivery; each bears to be told twice."""
+
+        async def both(stored: Stored, events: Sequence[Event]) -> None:
+            await track(stored, events)
+            await self._starter(stored, events)
+
+        return both
+
+    def handlers(self) -> dict[str, Handler]:
+        return {FIX: self._fix}
+
+    def chores(self) -> list[Chore]:
+        return [
+            Chore("forget old runs", 60.0, self._forget),
+            Chore("revive runs", _REVIVE_SECONDS, self._revive),
+        ]
+
+    def for_routes(self) -> Runs:
+        return Runs(self._store, self._settings.pipeline.max_attempts)
+
+    async def _fix(self, job: Claimed) -> object:
+        return await (await self._made())(job)
+
+    async def _revive(self) -> None:
+        if self._rules.repos:
+            await (await self._made()).revive()
+
+    async def _forget(self) -> None:
+        keep_us = int(self._settings.fix.keep_seconds * 1e6)
+        while await self._store.cleanup(_AT_A_TIME, keep_us) == _AT_A_TIME:
+            pass
+
+    async def _made(self) -> FixHandler:
+        if self._handler is None:
+            choice = await choose_sandbox(strict=self._settings.fix.strict_sandbox)
+            if self._handler is None:
+                _log.info(choice.reason)
+                self._handler = FixHandler(self._parts(choice.sandbox), self._starter, self._rules)
+        return self._handler
+
+    def _parts(self, sandbox: Sandbox) -> FixParts:
+        fix, forges = self._settings.fix, self._outside.forges
+        publishers = {name: one for name, one in forges.items() if isinstance(one, Publisher)}
+        author = Author(fix.author_name, fix.author_email)
+        self._repositories = repositories = GitRepositories(
+            fix.folder, publishers, self._locks, GitOptions(author=author)
+        )
+        wanted = [name for policy in self._rules.repos.values() for name in policy.fixers]
+        fixers = load_fixers(wanted, fixer_config(fix))
+        planner = Planner(
+            self._store, forges, publishers, fixers, self._locks,
+            ci=self._outside.ci, permission=fix.permission,
+        )  # fmt: skip
+        return FixParts(
+            runs=self._store,
+            jobs=self._jobs,
+            repositories=repositories,
+            sandbox=sandbox,
+            locks=self._locks,
+            clock=self._clock,
+            stages={
+                "PLAN": planner,
+                "PATCH": Patcher(fixers),
+                "SAFETY": Safety(),
+                "SCANS": Scans(),
+                "VALIDATION": Validation(),
+            },
+            publishing=Publishing(
+                self._store, forges, publishers, repositories, self._locks, self._clock
+            ),
+        )
+
+    async def aclose(self) -> None:
+        if self._repositories is not None:
+            await self._repositories.aclose()
+
+
+def fixer_config(fix: FixSettings) -> FixerConfig:
+    agent, llm = fix.agent, fix.llm
+    config = FixerConfig()
+    return replace(
+        config,
+        agent=None
+        if agent is None
+        else AgentConfig(
+            command=command_of(agent), environment=variables(agent.environment, "fix.agent")
+        ),
+        llm=None
+        if llm.model is None
+        else LlmConfig(
+            model=llm.model,
+            provider=llm.provider,
+            url=llm.url,
+            api_key=llm.api_key or "",
+            max_tokens=llm.max_tokens,
+        ),
+        audit=replace(config.audit, network=fix.audit_network),
+    )

@@ -1,0 +1,46 @@
+"""Settings of the pollers: what is read from time to time, as no webhook tells of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from towline.settings_values import Count, RepoNames, Seconds, Table
+
+
+def _jql(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("JQL is one line of text")
+    if re.search(r"\border\s+by\b", text, re.IGNORECASE):
+        raise ValueError("leave ORDER BY out of the JQL: the order is the poller's own")
+    return text
+
+
+class JiraQuerySettings(Table):
+    """Issues to look for."""
+
+    jql: Annotated[str, AfterValidator(_jql)]
+
+
+class PollingSettings(Table):
+    """What is read, how often, and how far back each time."""
+
+    every_seconds: Seconds = 60
+    overlap_seconds: Seconds = 120
+    max_pages: Count = 50
+    gitlab: RepoNames = ()
+    github: RepoNames = ()
+    jira: dict[str, JiraQuerySettings] = Field(default_factory=dict)
+
+
+def needed(polling: PollingSettings, *, gitlab: bool, github: bool, jira: bool) -> str | None:
+    """What is missing for what is to be polled; the flags say which can be asked."""
+    if polling.gitlab and not gitlab:
+        return "polling.gitlab needs gitlab.token"
+    if polling.github and not github:
+        return "polling.github needs github.token, or an App"
+    if polling.jira and not jira:
+        return "polling.jira needs jira.url and jira.token"
+    return None

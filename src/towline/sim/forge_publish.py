@@ -1,0 +1,81 @@
+"""Proposing changes to the world, as the GitHub adapter does it over HTTP."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from towline.ports.forge import Done, GitAccess, Opened
+from towline.ports.hooks import ForgeRefused, ForgeUnavailable
+from towline.sim.entities import Pull, WorldRefusal
+from towline.sim.world import World
+
+
+class WorldPublishing(ABC):
+    """What `WorldForge` is built on; `git` names the root below which git is served."""
+
+    world: World
+    login: str
+    git: GitAccess
+    _root: str
+
+    @abstractmethod
+    def _read(self, name: str) -> None: ...
+
+    @abstractmethod
+    def _write(self, name: str, act: Callable[[], object]) -> Done: ...
+
+    async def git_access(self, repo: str) -> GitAccess:
+        return self.git._replace(url=f"{self.git.url}/{repo}.git")
+
+    async def default_branch(self, repo: str) -> str:
+        self._read("default_branch")
+        try:
+            return self.world.repo(repo).default_branch
+        except WorldRefusal as refusal:
+            raise ForgeRefused(f"there is no repository {repo}") from refusal
+
+    async def open_pull(
+        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+    ) -> Opened:
+        self._read("find_pull")
+        pull, created = self._open(repo, head, base), False
+        if pull is None:
+            pull, created = self._create(repo, head, base, title, body)
+        number = pull.number
+        if labels:
+            done = self._write(
+                "label", lambda: self.world.add_labels(repo, number, list(labels), self.login)
+            )
+            if not done.took:
+                raise ForgeRefused(f"{repo}#{number} is not labelled: {done.detail}")
+        return Opened(number, f"{self._root}/{repo}/pull/{number}", created)
+
+    def _create(self, repo: str, head: str, base: str, title: str, body: str) -> tuple[Pull, bool]:
+        """What was opened though its answer was lost is looked for."""
+
+        def act() -> None:
+            self.world.open_pull(repo, head=head, base=base, title=title, by=self.login, body=body)
+
+        try:
+            done = self._write("open_pull", act)
+        except ForgeUnavailable as lost:
+            if lost.retry_after:
+                raise
+            self._read("find_pull")
+            pull = self._open(repo, head, base)
+            if pull is None:
+                raise
+            return pull, True
+        pull = self._open(repo, head, base)
+        if pull is None:
+            raise ForgeRefused(f"the pull request of {head} is not opened: {done.detail}")
+        return pull, done.took
+
+    def _open(self, repo: str, head: str, base: str) -> Pull | None:
+        owner = repo.partition("/")[0]
+        try:
+            pulls = self.world.pulls(repo, state="open", head=f"{owner}:{head}", base=base)
+        except WorldRefusal as refusal:
+            raise ForgeRefused(f"there is no repository {repo}") from refusal
+        return next((pull for pull in pulls if pull.head_repo == pull.repo), None)

@@ -1,0 +1,178 @@
+"""What the dashboard asks of SQL: read-only, each over an index and cut off at a number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from towline.core.lifecycle import STATES, TERMINAL, State
+from towline.core.pulls import PullRecord
+from towline.core.staleness import Thresholds
+from towline.ports.dashboard import Backlog, Ended, Life, Reason, Step
+from towline.ports.inbox import Stored
+from towline.store.pull_rows import COLUMNS, record_of
+from towline.store.sql import Database, Statement
+
+HOUR_US = 3_600_000_000
+_LATELY = 5_000
+_LATELY_MERGED = 2_000
+_STUCK: tuple[State, ...] = ("CHECKS_FAILED", "POLICY_FAILED", "NEEDS_INTERVENTION")
+_ALL = ", ".join(f"p.{column}" for column in COLUMNS)
+
+
+def _of_each(states: tuple[State, ...], columns: str) -> str:
+    """A range of the index on state and time for each; those that ended are wanted newest first."""
+    return " UNION ALL ".join(
+        f"""
+        SELECT * FROM (SELECT {columns} FROM towline_prs r WHERE r.state = '{state}'
+          ORDER BY r.since_us {"DESC" if state in TERMINAL else "ASC"}
+          LIMIT (SELECT most FROM b)) AS of_{state.lower()}
+        """
+        for state in states
+    )
+
+
+COLUMNS_OF_THE_BOARD = Statement(
+    "columns of the board",
+    {"most": "bigint"},
+    f"""
+    , s AS ({_of_each(STATES, "r.repo, r.number")})
+    SELECT {_ALL} FROM s CROSS JOIN towline_prs p
+    WHERE p.repo = s.repo AND p.number = s.number
+    """,
+    writes=False,
+)
+
+OVERDUE = Statement(
+    "count overdue",
+    {"state": "text", "threshold_us": "bigint", "most": "bigint"},
+    """
+    SELECT b.state, (SELECT count(*) FROM (
+      SELECT 1 FROM towline_prs r WHERE r.state = b.state AND r.since_us < {now} - b.threshold_us
+      LIMIT (SELECT max(most) FROM b)) AS late) FROM b
+    """,
+    writes=False,
+)
+
+REPOS = Statement(
+    "repositories, for a list",
+    {"most": "bigint"},
+    "SELECT r.repo FROM towline_repos r ORDER BY r.repo LIMIT (SELECT most FROM b)",
+    writes=False,
+)
+
+ENDED = Statement(
+    "ended by hour",
+    {"since_us": "bigint", "hour_us": "bigint"},
+    """
+    SELECT p.state, p.since_us / (SELECT hour_us FROM b), count(*) FROM towline_prs p
+    WHERE p.state IN ('MERGED', 'CLOSED') AND p.since_us >= (SELECT since_us FROM b)
+    GROUP BY 1, 2 ORDER BY 2, 1
+    """,
+    writes=False,
+)
+
+LIVES = Statement(
+    "lives of merged pull requests",
+    {"since_us": "bigint", "most": "bigint"},
+    """
+    SELECT p.created_us, p.since_us FROM towline_prs p
+    WHERE p.state = 'MERGED' AND p.since_us >= (SELECT since_us FROM b)
+    ORDER BY p.since_us DESC LIMIT (SELECT most FROM b)
+    """,
+    writes=False,
+)
+
+HEALED = Statement(
+    "logs of the healed",
+    {"most": "bigint"},
+    f"""
+    , m AS (SELECT r.repo, r.number, r.since_us, r.last_remediation_us FROM towline_prs r
+            WHERE r.state = 'MERGED' ORDER BY r.since_us DESC LIMIT {_LATELY_MERGED}),
+    s AS (SELECT m.repo, m.number FROM m WHERE m.last_remediation_us IS NOT NULL
+          ORDER BY m.since_us DESC LIMIT (SELECT most FROM b))
+    SELECT e.repo, e.number, e.event_type, e.source, e.at_us
+    FROM s CROSS JOIN towline_pr_events e WHERE e.repo = s.repo AND e.number = s.number
+    ORDER BY e.repo, e.number, e.id
+    """,
+    writes=False,
+)
+
+REASONS = Statement(
+    "why they stand still",
+    {"most": "bigint"},
+    _of_each(_STUCK, "r.state, r.diagnosis"),
+    writes=False,
+)
+
+BACKLOG = Statement(
+    "backlog",
+    {"lately": "bigint"},
+    """
+    SELECT (SELECT min(j.run_at_us) FROM towline_jobs j
+            WHERE j.state = 'queued' AND j.run_at_us <= {now}),
+      (SELECT count(*) FROM (SELECT f.state FROM towline_jobs f WHERE f.finished_us IS NOT NULL
+         ORDER BY f.finished_us DESC LIMIT (SELECT lately FROM b)) AS ended
+       WHERE ended.state = 'dead')
+    """,
+    writes=False,
+)
+
+_WITHOUT_BODY = ", ".join(f"d.{name}" for name in Stored._fields).replace("d.body,", "NULL,")
+
+DELIVERIES = Statement(
+    "page of deliveries",
+    {"before_us": "bigint", "before_key": "text", "most": "bigint"},
+    f"""
+    SELECT {_WITHOUT_BODY} FROM towline_deliveries d
+    WHERE d.received_us <= (SELECT before_us FROM b)
+      AND (d.received_us < (SELECT before_us FROM b) OR d.key > (SELECT before_key FROM b))
+    ORDER BY d.received_us DESC, d.key LIMIT (SELECT most FROM b)
+    """,
+    writes=False,
+)
+
+
+class SqlInsights:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def columns(self, most: int) -> Mapping[State, list[PullRecord]]:
+        found: dict[State, list[PullRecord]] = {state: [] for state in STATES}
+        for row in await self._database.run(COLUMNS_OF_THE_BOARD, [(most,)]):
+            record = record_of(row)
+            found[record.state].append(record)
+        for state, records in found.items():
+            records.sort(key=lambda one: (one.since_us, one.ref), reverse=state in TERMINAL)
+        return found
+
+    async def overdue(self, thresholds: Thresholds, most: int) -> Mapping[State, int]:
+        rows = [(state, round(seconds * 1e6), most) for state, seconds in thresholds.items()]
+        counted = await self._database.run(OVERDUE, rows) if rows else []
+        return {row[0]: row[1] for row in counted}
+
+    async def repos(self, most: int) -> list[str]:
+        return [row[0] for row in await self._database.run(REPOS, [(most,)])]
+
+    async def ended(self, since_us: int) -> list[Ended]:
+        rows = await self._database.run(ENDED, [(since_us, HOUR_US)])
+        return [Ended(state, hour * HOUR_US, count) for state, hour, count in rows]
+
+    async def lives(self, since_us: int, most: int) -> list[Life]:
+        rows = await self._database.run(LIVES, [(since_us, most)])
+        return [Life._make(row) for row in rows]
+
+    async def healed(self, most: int) -> list[Step]:
+        return [Step._make(row) for row in await self._database.run(HEALED, [(most,)])]
+
+    async def reasons(self, most: int) -> list[Reason]:
+        rows = await self._database.run(REASONS, [(most,)])
+        return [Reason(state, orjson.loads(text) if text else None) for state, text in rows]
+
+    async def backlog(self) -> Backlog:
+        return Backlog._make((await self._database.run(BACKLOG, [(_LATELY,)]))[0])
+
+    async def deliveries(self, before: tuple[int, str], most: int) -> list[Stored]:
+        rows = await self._database.run(DELIVERIES, [(*before, most)])
+        return [Stored._make(row) for row in rows]

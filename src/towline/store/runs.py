@@ -1,0 +1,208 @@
+"""Fix runs in SQL: made once with their job, written to by one attempt at a time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+import orjson
+
+from towline.core.fixrun import (
+    STAGES,
+    Advisory,
+    Errand,
+    RunRecord,
+    RunState,
+    StageRecord,
+    filled,
+    subject_of,
+)
+from towline.core.ids import ordered_uuid
+from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
+from towline.store import run_statements as q
+from towline.store.job_statements import ENQUEUE
+from towline.store.sql import Database, Row, Script
+
+LONGEST_LOG: Final = 100_000
+LONGEST_REASON: Final = 2000
+_LAST_OF_ALL: Final = "run_~"
+_ERRAND = frozenset(one.name for one in fields(Errand))
+_ADVISORY = frozenset(one.name for one in fields(Advisory))
+
+
+class SqlRuns:
+    def __init__(self, database: Database, bell: Bell | None = None) -> None:
+        """`bell` is rung for the jobs of runs, once they are durable."""
+        self._database = database
+        self._bell = bell
+
+    # ------------------------------------------------------------------ the beginning
+
+    async def get_or_create(
+        self, run_key: str, event_id: str, errand: Errand, branch: str, job: NewJob
+    ) -> tuple[RunRecord, bool]:
+        serial = ordered_uuid(self._database.clock.now_us(), secrets.token_bytes(8)).hex
+        row = (
+            *(run_key, event_id, f"run_{serial}", subject_of(errand), errand.repo),
+            *(_errand_text(errand), branch),
+        )
+        record, created = await self._database.transact(lambda: _creating(row, errand, job))
+        if created:
+            self._ring(job)
+        return record, created
+
+    async def begin(self, run_key: str, max_attempts: int, job_id: str = "") -> RunRecord | None:
+        def script() -> Script[RunRecord | None]:
+            rows = yield q.BEGIN, [(run_key, max_attempts, job_id or None)]
+            if not rows:
+                yield q.USE_UP, [(run_key, max_attempts)]
+                return None
+            stages = yield q.STAGES, [(run_key,)]
+            return _record(rows[0], stages)
+
+        return await self._database.transact(script)
+
+    async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
+        def script() -> Script[tuple[RunRecord | None, bool]]:
+            unblocked = yield q.UNBLOCK, [(run_key, by)]
+            if unblocked:
+                yield q.FORGET_STAGES, [(run_key,)]
+                yield ENQUEUE, [job]
+            rows = yield q.READ, [(run_key,)]
+            return (_record(rows[0], ()) if rows else None), bool(unblocked)
+
+        record, unblocked = await self._database.transact(script)
+        if unblocked:
+            self._ring(job)
+        return record
+
+    # ------------------------------------------------------------------ an attempt's writes
+
+    async def record(self, run_key: str, token: int, stage: StageRecord) -> bool:
+        row = _stage_row(run_key, stage)
+
+        def script() -> Script[bool]:
+            if not (yield q.TOUCH, [(run_key, token)]):
+                return False
+            yield q.WRITE_STAGE, [row]
+            return True
+
+        return await self._database.transact(script)
+
+    async def finish(
+        self, run_key: str, token: int, state: RunState, blocked_reason: str | None = None
+    ) -> bool:
+        reason = None if blocked_reason is None else _clean(blocked_reason)[:LONGEST_REASON]
+        return bool(await self._database.run(q.FINISH, [(run_key, token, state, reason)]))
+
+    async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:
+        return bool(await self._database.run(q.OPENED, [(run_key, token, number, url)]))
+
+    # ------------------------------------------------------------------ looking
+
+    async def read(self, run_key: str) -> RunRecord | None:
+        def script() -> Script[RunRecord | None]:
+            rows = yield q.READ, [(run_key,)]
+            if not rows:
+                return None
+            stages = yield q.STAGES, [(run_key,)]
+            return _record(rows[0], stages)
+
+        return await self._database.transact(script)
+
+    async def proposed(self, errand: Errand, but: str) -> RunRecord | None:
+        rows = await self._database.run(q.PROPOSED, [(subject_of(errand), but)])
+        return _record(rows[0], ()) if rows else None
+
+    async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:
+        rows = await self._database.run(q.STRANDED, [(most, idle_us)])
+        return [_record(row, ()) for row in rows]
+
+    async def listing(
+        self, repo: str | None, state: RunState | None, before: str, most: int
+    ) -> list[RunRecord]:
+        statement = q.listing(repo is not None, state is not None)
+        found = await self._database.run(statement, [(repo, state, before or _LAST_OF_ALL, most)])
+        if not found:
+            return []
+        stages = await self._database.run(q.STAGES_IN_SHORT, [(row[0],) for row in found])
+        return [_record(row, [one for one in stages if one[0] == row[0]]) for row in found]
+
+    async def cleanup(self, most: int, keep_us: int) -> int:
+        def script() -> Script[int]:
+            forgotten = yield q.FORGET, [(most, keep_us)]
+            if forgotten:
+                yield q.FORGET_STAGES, [tuple(row) for row in forgotten]
+            return len(forgotten)
+
+        return await self._database.transact(script)
+
+    def _ring(self, job: NewJob) -> None:
+        if self._bell is not None and job.queue == OWN_QUEUE and job.delay_us == 0:
+            self._bell.ring([job.id])
+
+
+def _creating(row: Row, errand: Errand, job: NewJob) -> Script[tuple[RunRecord, bool]]:
+    """The run and its job, or the run that was there; what it lacked is filled in."""
+    created = yield q.CREATE, [row]
+    if created:
+        yield ENQUEUE, [job]
+    found = _record((yield q.FIND, [(row[0], row[1])])[0], ())
+    if not created and (more := filled(found.errand, errand)) != found.errand:
+        known, wanted = _errand_text(found.errand), _errand_text(more)
+        if (yield q.FILL_IN, [(found.run_key, wanted, known)]):
+            found = found._replace(errand=more)
+    return found, bool(created)
+
+
+def _record(row: Row, stages: Sequence[Row]) -> RunRecord:
+    found: dict[str, Any] = dict(zip(q.RECORD, row, strict=True))
+    found["errand"] = _errand_of(orjson.loads(found["errand"]))
+    newest = {one[1]: _stage_of(one) for one in stages}
+    return RunRecord(**found, stages=tuple(newest[name] for name in STAGES if name in newest))
+
+
+def _stage_row(run_key: str, stage: StageRecord) -> Row:
+    return (
+        *(run_key, stage.stage, stage.attempt, stage.outcome, stage.input_digest),
+        _clean(stage.reason)[:LONGEST_REASON],
+        orjson.dumps(stage.output, default=str).decode(),
+        _cut(_clean(stage.log)),
+        *(stage.started_us, round(stage.seconds * 1e6)),
+    )
+
+
+def _stage_of(row: Row) -> StageRecord:
+    _, stage, attempt, outcome, digest, reason, output, log, started_us, took_us = row
+    return StageRecord(
+        stage, attempt, outcome, digest, reason, orjson.loads(output), log, started_us,
+        took_us / 1e6,
+    )  # fmt: skip
+
+
+def _errand_text(errand: Errand) -> str:
+    plain = {**asdict(errand), "more": dict(errand.more)}
+    return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _errand_of(stored: dict[str, Any]) -> Errand:
+    """What a newer version wrote and this one does not know is left out."""
+    known = {name: value for name, value in stored.items() if name in _ERRAND}
+    if advisory := known.get("advisory"):
+        kept = {name: value for name, value in advisory.items() if name in _ADVISORY}
+        known["advisory"] = Advisory(**kept)
+    return Errand(**known)
+
+
+def _clean(text: str) -> str:
+    """Storable: no NUL, no half characters."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _cut(log: str) -> str:
+    """The end of it says more than its beginning."""
+    if len(log) <= LONGEST_LOG:
+        return log
+    return f"[{len(log) - LONGEST_LOG} characters cut]\n{log[-LONGEST_LOG:]}"

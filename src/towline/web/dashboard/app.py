@@ -1,0 +1,83 @@
+"""The dashboard as an app of its own, to be mounted at `/ui`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from towline.web.answers import Problem
+from towline.web.control_access import Control
+from towline.web.dashboard import audit_routes, fleet_routes, live, sign_in, work_routes
+from towline.web.dashboard.desk import Desk
+from towline.web.dashboard.live import Live
+from towline.web.dashboard.pages import static_file
+from towline.web.dashboard.session import Attempts, Sessions
+from towline.web.dashboard.visits import House, guarded
+from towline.web.tow_access import Tow
+
+_GET: Final = ["GET"]
+_POST: Final = ["POST"]
+
+
+@guarded
+async def _static(request: Request) -> Response:
+    found = static_file(str(request.path_params["name"]))
+    if found is None:
+        raise Problem(404, "not_found", "there is no such file")
+    return found
+
+
+@guarded
+async def _nowhere(request: Request) -> Response:
+    raise Problem(404, "not_found", "there is no such page")
+
+
+async def _wrong_way(request: Request, error: Exception) -> Response:
+    """A page that is asked for with another method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+
+    async def refused(request: Request) -> Response:
+        raise Problem(status, "method_not_allowed", "this page is not for that")
+
+    return await guarded(refused)(request)
+
+
+# Ids may have slashes in them, so what ends with a word of ours stands first.
+_ROUTES: Final = [
+    Route("/", fleet_routes.fleet, methods=_GET),
+    Route("/sign-in", sign_in.ask, methods=_GET),
+    Route("/sign-in", sign_in.enter, methods=_POST),
+    Route("/sign-out", sign_in.leave, methods=_POST),
+    Route("/live", live.stream, methods=_GET),
+    Route("/pr/{repo:path}/{number}/command", fleet_routes.command, methods=_POST),
+    Route("/pr/{repo:path}/{number}", fleet_routes.pull, methods=_GET),
+    Route("/health", fleet_routes.health, methods=_GET),
+    Route("/health/reset", fleet_routes.reset, methods=_POST),
+    Route("/inbox", work_routes.inbox, methods=_GET),
+    Route("/inbox/{id:path}/redeliver", work_routes.redeliver, methods=_POST),
+    Route("/inbox/{id:path}", work_routes.delivery, methods=_GET),
+    Route("/jobs", work_routes.jobs, methods=_GET),
+    Route("/jobs/{id:path}/redeliver", work_routes.redeliver_job, methods=_POST),
+    Route("/jobs/{id:path}", work_routes.job, methods=_GET),
+    Route("/runs", work_routes.runs, methods=_GET),
+    Route("/runs/{run_key}/unblock", work_routes.unblock, methods=_POST),
+    Route("/runs/{run_key}", work_routes.run, methods=_GET),
+    Route("/audit", audit_routes.audit, methods=_GET),
+    Route("/static/{name}", _static, methods=_GET),
+    Route("/{rest:path}", _nowhere, methods=_GET),
+]
+
+
+def create_dashboard(control: Control, tow: Tow, desk: Desk) -> Starlette:
+    app = Starlette(routes=_ROUTES, exception_handlers={HTTPException: _wrong_way})
+    sessions = Sessions(control.keyring, desk.documents, control.clock)
+    app.state.house = House(control, tow, desk, sessions, Attempts(control.clock))
+    app.state.live = watched = Live(desk.insights, tow, control.clock)
+    if desk.farewell is not None:
+        desk.farewell.tells(watched.close)
+    return app

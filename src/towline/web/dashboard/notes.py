@@ -1,0 +1,14 @@
+"""What a page says after a form was taken; the address carries only the note's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+NOTES: Final[Mapping[str, str]] = {
+    "ordered": "The command is queued. Its outcome appears in the log below.",
+    "reset": "The breaker is closed. Remediation goes on.",
+    "redelivered": "The job is queued again.",
+    "unblocked": "The run is unblocked and queued, with fresh attempts.",
+    "signed-out": "You are signed out.",
+}

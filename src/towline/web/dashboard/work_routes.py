@@ -1,0 +1,204 @@
+"""What came in and what is worked on: deliveries, jobs and fix runs, and to run them again."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple, get_args
+
+from starlette.responses import Response
+
+from towline.core.fixrun import STAGES, RunState
+from towline.ports.inbox import Stored
+from towline.ports.jobs import JobRecord, JobState
+from towline.web.answers import Problem
+from towline.web.dashboard.pages import HOME, part, query
+from towline.web.dashboard.visits import Form, Visit, action, page, went
+from towline.web.inbox_routes import redeliver_delivery
+from towline.web.inbox_routes import redeliver_job as redeliver_its_job
+from towline.web.run_models import run_in_list, run_story
+from towline.web.run_routes import Runs
+from towline.web.run_routes import unblock as unblock_run
+
+A_PAGE: Final = 50
+_AT_A_TIME: Final = 500
+_MOST_SCANNED: Final = 5_000
+_LONGEST_SHOWN: Final = 100_000
+_LONGEST_ID: Final = 4_096
+_THE_END: Final = 2**62
+JOB_STATES: Final[tuple[str, ...]] = get_args(JobState)
+RUN_STATES: Final[tuple[str, ...]] = get_args(RunState)
+
+
+class Listed(NamedTuple):
+    """`following` is the cursor of the page after; None on the last."""
+
+    rows: list[Stored] | list[JobRecord]
+    following: str | None
+
+
+@page
+async def inbox(visit: Visit) -> Response:
+    given = {name: visit.given(name) for name in ("source", "repo", "event", "id")}
+    found = await _deliveries(visit, given)
+    return visit.page("inbox.html", "inbox", found=found, given=given)
+
+
+async def _deliveries(visit: Visit, given: dict[str, str | None]) -> Listed:
+    """Filtered as they are read, a bounded number of them for a page."""
+    if given["id"]:
+        return Listed(await visit.control.inbox.find(given["id"]), None)
+    at, _, key = (visit.given("before", 1_000) or "").partition(" ")
+    before = (int(at), key) if at.isascii() and at.isdigit() and len(at) < 19 else (_THE_END, "")
+    found: list[Stored] = []
+    scanned = 0
+    while scanned < _MOST_SCANNED:
+        rows = await visit.desk.insights.deliveries(before, _AT_A_TIME)
+        for row in rows:
+            if len(found) == A_PAGE:
+                return Listed(found, f"{before[0]} {before[1]}")
+            before = (row.received_us, row.key)
+            if _delivery_fits(row, given):
+                found.append(row)
+        if len(rows) < _AT_A_TIME:
+            return Listed(found, None)
+        scanned += len(rows)
+    return Listed(found, f"{before[0]} {before[1]}")
+
+
+def _delivery_fits(row: Stored, given: dict[str, str | None]) -> bool:
+    values = {"source": row.source, "repo": row.repo or "", "event": row.event_name}
+    wanted = [(given[name], value) for name, value in values.items()]
+    return all(text is None or text.lower() in value.lower() for text, value in wanted)
+
+
+@page
+async def delivery(visit: Visit) -> Response:
+    """Several hooks may share an id; then the first is shown, and links to the others."""
+    found = await visit.control.inbox.find(_id(visit))
+    key = visit.given("key", _LONGEST_ID)
+    stored = next((one for one in found if key in (None, one.key)), None)
+    if stored is None:
+        raise Problem(404, "not_found", "there is no such delivery")
+    job = await visit.control.jobs.read(stored.job_id)
+    body = (stored.body or b"").decode("utf-8", "replace")
+    return visit.page(
+        "delivery.html", "inbox", stored=stored, job=job, payload=pretty(body), found=found
+    )
+
+
+@action("command")
+async def redeliver(visit: Visit, form: Form) -> Response:
+    delivery_id, key = _id(visit), form.get("key") or None
+    force = form.get("force") == "yes"
+    await redeliver_delivery(visit.control, visit.principal, delivery_id, key, force)
+    where = f"{HOME}/inbox/{part(delivery_id)}{query({'key': key})}"
+    return went(where.rstrip("?"), "redelivered")
+
+
+@page
+async def jobs(visit: Visit) -> Response:
+    given = {name: visit.given(name) for name in ("state", "kind", "repo")}
+    found = await _jobs(visit, given)
+    return visit.page("jobs.html", "jobs", found=found, given=given, job_states=JOB_STATES)
+
+
+async def _jobs(visit: Visit, given: dict[str, str | None]) -> Listed:
+    state = _one_of(given["state"], get_args(JobState))
+    before = visit.given("before", _LONGEST_ID) or ""
+    found: list[JobRecord] = []
+    narrow = bool(given["kind"] or given["repo"])
+    at_once = _AT_A_TIME if narrow else A_PAGE + 1
+    scanned = 0
+    while scanned < _MOST_SCANNED:
+        rows = await visit.control.jobs.listing(state, before, at_once)
+        for row in rows:
+            if len(found) == A_PAGE:
+                return Listed(found, before)
+            before = row.id
+            if (given["kind"] or row.kind) == row.kind and (given["repo"] or "") in (
+                row.repo or ""
+            ):
+                found.append(row)
+        if len(rows) < at_once:
+            return Listed(found, None)
+        scanned += len(rows)
+    return Listed(found, before)
+
+
+@page
+async def job(visit: Visit) -> Response:
+    found = await visit.control.jobs.read(_id(visit))
+    if found is None:
+        raise Problem(404, "not_found", "there is no such job, or it ended long ago")
+    return visit.page(
+        "job.html", "jobs", job=found, params=pretty(found.params), result=pretty(found.result)
+    )
+
+
+@action("command")
+async def redeliver_job(visit: Visit, form: Form) -> Response:
+    job_id, force = _id(visit), form.get("force") == "yes"
+    await redeliver_its_job(visit.control, visit.principal, job_id, force)
+    return went(f"{HOME}/jobs/{part(job_id)}", "redelivered")
+
+
+@page
+async def runs(visit: Visit) -> Response:
+    known = visit.desk.runs
+    given = {name: visit.given(name) for name in ("repo", "state")}
+    items, following = [], None
+    if known is not None:
+        state = next((one for one in get_args(RunState) if one == given["state"]), None)
+        before = visit.given("before") or ""
+        rows = await known.store.listing(given["repo"], state, before, A_PAGE + 1)
+        items = [run_in_list(row) for row in rows[:A_PAGE]]
+        following = items[-1].run_id if len(rows) > A_PAGE else None
+    return visit.page(
+        "runs.html", "runs", known=known is not None, items=items, following=following,
+        given=given, run_states=RUN_STATES, stages=STAGES,
+    )  # fmt: skip
+
+
+@page
+async def run(visit: Visit) -> Response:
+    found = await _runs(visit).store.read(str(visit.request.path_params["run_key"])[:300])
+    if found is None:
+        raise Problem(404, "unknown_run", "there is no such run, or it ended long ago")
+    return visit.page("run.html", "runs", run=run_story(found), order=STAGES, pretty=shown)
+
+
+@action("command")
+async def unblock(visit: Visit, form: Form) -> Response:
+    run_key = str(visit.request.path_params["run_key"])[:300]
+    await unblock_run(visit.control, _runs(visit), visit.principal, run_key)
+    return went(f"{HOME}/runs/{part(run_key)}", "unblocked")
+
+
+def _runs(visit: Visit) -> Runs:
+    if visit.desk.runs is None:
+        raise Problem(404, "not_found", "there are no fix runs here")
+    return visit.desk.runs
+
+
+def _id(visit: Visit) -> str:
+    return str(visit.request.path_params["id"])[:_LONGEST_ID].replace("\0", "")
+
+
+def _one_of(text: str | None, allowed: tuple[JobState, ...]) -> JobState | None:
+    return next((one for one in allowed if one == text), None)
+
+
+def shown(value: object) -> str:
+    return pretty(json.dumps(value, default=str))
+
+
+def pretty(text: str | None) -> str:
+    """JSON with indents; other text as it is; the beginning of what is very long."""
+    if not text:
+        return ""
+    if len(text) > _LONGEST_SHOWN:
+        return f"{text[:_LONGEST_SHOWN]}\n… {len(text) - _LONGEST_SHOWN} characters more"
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,94 @@
+"""The fixer `command`: any program, with the plan on its standard input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixers.workshop import BareSandbox, Tree
+from towline.core.fixrun import Advisory, Command, Errand
+from towline.errors import Definitive, Rejected, Transient
+from towline.fixers.command import CommandFixer, build
+from towline.fixers.config import AgentConfig, FixerConfig
+from towline.ports.fixer import Plan
+from towline.ports.workspace import Ran
+
+PLAN = Plan(
+    Errand(
+        cause="request",
+        forge="github",
+        repo="octo-org/app",
+        base_ref="main",
+        instruction="say hello",
+        advisory=Advisory(id="GHSA-1", package="requests"),
+        more={"number": "7"},
+    ),
+    "command",
+    "somebody asked",
+    "it takes all",
+    "the log",
+)
+OBEYS = """
+import json, os, sys
+plan = json.load(sys.stdin)
+assert plan["version"] == 1 and plan["log"] == "the log" and plan["cause"] == "somebody asked"
+assert plan["errand"]["advisory"]["id"] == "GHSA-1" and plan["errand"]["more"] == {"number": "7"}
+open("hello.txt", "w").write(plan["errand"]["instruction"] + os.environ["AGENT_KEY"])
+print("done")
+"""
+
+
+def agent(code: str, **environment: str) -> CommandFixer:
+    command = Command(
+        name="agent", argv=(sys.executable, "-c", code), seconds=20, memory_bytes=123, network=True
+    )
+    return build(FixerConfig(agent=AgentConfig(command=command, environment=environment)))
+
+
+async def test_it_gets_the_plan_and_changes_the_workspace(tmp_path: Path) -> None:
+    """With the configured environment and limits, and nothing else of ours."""
+    tree = Tree(tmp_path, {"a": "x\n"})
+    sandbox = BareSandbox()
+    report = await agent(OBEYS, AGENT_KEY="!").fix(PLAN, tree, sandbox)
+    assert tree.read("hello.txt") == "say hello!"
+    assert report.summary == "Changed by agent: somebody asked"
+    assert report.log == "done"
+    ((_, limits, environment, _),) = sandbox.asked
+    assert environment == {"AGENT_KEY": "!"}
+    assert (limits.seconds, limits.memory_bytes, limits.network) == (20, 123, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        ("pass", Definitive, "agent changed nothing"),
+        ("open('a','w').write('y'); raise SystemExit(1)", Definitive, "status 1"),
+        ("import sys; print('busy'); sys.exit(75)", Transient, "status 75: busy"),
+    ],
+)
+async def test_its_status_says_how_it_went(
+    tmp_path: Path, code: str, error: type[Exception], said: str
+) -> None:
+    """75 may go better another time; other failures and no change are final."""
+    tree = Tree(tmp_path, {"a": "x\n"})
+    with pytest.raises(error, match=said):
+        await agent(code).fix(PLAN, tree, BareSandbox())
+
+
+@pytest.mark.parametrize(
+    "ran", [Ran(None, "", timed_out=True), Ran(None, "", trouble="x"), Ran(None, "")]
+)
+async def test_trouble_is_tried_again(tmp_path: Path, ran: Ran) -> None:
+    """Time, memory and the sandbox are not the errand's fault."""
+    with pytest.raises(Transient, match="agent"):
+        await agent("pass").fix(PLAN, Tree(tmp_path, {"a": "x\n"}), BareSandbox(ran))
+
+
+def test_it_needs_a_command() -> None:
+    """And keeps its environment out of sight."""
+    with pytest.raises(Rejected, match="no command"):
+        build(FixerConfig())
+    shown = AgentConfig(command=Command(name="x", argv=("x",)), environment={"KEY": "hidden"})
+    assert "hidden" not in repr(FixerConfig(agent=shown))

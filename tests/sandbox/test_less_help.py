@@ -1,0 +1,93 @@
+"""Limits on a machine that gives less: no namespaces, no Landlock, or neither."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.test_sandboxes import DETACHED, ENDLESS, GREEDY, python, survivors
+from towline.errors import Rejected
+from towline.ports.workspace import Limits
+from towline.sandbox.choice import choose_sandbox
+from towline.sandbox.limits import EVERYTHING, LimitsSandbox
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "work"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("case", [*ENDLESS, *GREEDY, "daemon"])
+async def test_everything_ends_without_any_help(folder: Path, case: str) -> None:
+    """Whatever detaches itself comes to the supervisor, which ends it."""
+    sandbox = LimitsSandbox(use=())
+    mark = f"mark-{os.getpid()}-{id(folder)}"
+    if case in ENDLESS:
+        code, limits = ENDLESS[case]
+        ran = await python(sandbox, folder, f"# {mark}\n{code}", seconds=1.5, **limits)
+        assert ran.timed_out
+    elif case in GREEDY:
+        code, limits, words = GREEDY[case]
+        ran = await python(sandbox, folder, f"# {mark}\n{code}", **limits)
+        assert words in ran.output
+    else:
+        ran = await python(sandbox, folder, f"# {mark}\n{DETACHED}\nprint('done')")
+        assert ran.output == "done\n"
+    assert survivors(mark) == []
+
+
+async def test_what_is_required_and_not_to_be_had_is_refused(folder: Path) -> None:
+    """The command is not run, and the reason names what is missing."""
+    for use, missing in (((), "files, network, processes"), (("landlock",), "network, processes")):
+        sandbox = LimitsSandbox(required=EVERYTHING, use=use)
+        ran = await sandbox.run(["touch", "made"], folder, Limits(seconds=10))
+        assert ran.status is None
+        assert f"no isolation of {missing}" in (ran.trouble or "")
+        assert not (folder / "made").exists()
+
+
+async def test_what_holds_is_found_out() -> None:
+    """Nothing without help."""
+    assert await LimitsSandbox(use=()).probe() == frozenset()
+
+
+async def test_landlock_alone_keeps_files_and_connections_away(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Without namespaces: no file beside its own, no TCP, no signal to others."""
+    sandbox = LimitsSandbox(use=["landlock"])
+    if "files" not in await sandbox.probe():
+        pytest.skip("this machine has no Landlock")
+    (tmp_path / "token").write_text("secret")
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    code = f"""
+import os, socket
+def attempt(act):
+    try: act(); print('allowed')
+    except OSError: print('refused')
+attempt(lambda: open({str(tmp_path / "token")!r}))
+attempt(lambda: open('/proc/{os.getpid()}/environ'))
+attempt(lambda: socket.create_connection(('127.0.0.1', {port}), 2))
+attempt(lambda: open('own', 'w'))
+"""
+    ran = await python(sandbox, folder, code)
+    server.close()
+    await server.wait_closed()
+    assert ran.output.split() == ["refused", "refused", "refused", "allowed"]
+
+
+async def test_strict_is_refused_where_nothing_isolates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it is granted, everything is isolated; if it is not, the error says what to do."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    holds = await LimitsSandbox().probe()
+    if holds == EVERYTHING:
+        assert (await choose_sandbox(strict=True)).sandbox.name == "limits"
+    else:
+        with pytest.raises(Rejected, match="install bubblewrap"):
+            await choose_sandbox(strict=True)

@@ -1,0 +1,92 @@
+"""Settings of the fix pipeline: what they become, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from towline import settings
+from towline.core.fixrun import BANDIT
+from towline.errors import Rejected
+from towline.settings_policy import fix_rules_of
+
+FULL = """
+[tow]
+labels = ["tow", "other"]
+own_logins = ["towline[bot]"]
+
+[pipeline]
+max_attempts = 5
+cooldown_seconds = 60
+
+[fix]
+repos = ["octo-org/app", "group/sub/lib"]
+command = "/towline"
+issues = [{project = "PROJ", repo = "octo-org/app", labels = ["x"], statuses = ["To Do"]}]
+scans = [{argv = ["semgrep", "scan"], seconds = 5}]
+
+[repo."group/sub/lib".fix]
+forge = "gitlab"
+bandit = false
+labels = ["mine"]
+base_branches = ["release/*"]
+validation = {argv = ["make", "test"], memory_mb = 64, network = true}
+"""
+
+
+def rules(tmp_path: Path, text: str, **environment: str) -> settings.Settings:
+    file = tmp_path / "towline.toml"
+    file.write_text(text, encoding="utf-8")
+    return settings.load(file, environment)
+
+
+def test_what_the_settings_become(tmp_path: Path) -> None:
+    """What holds for all, and what a repository has of its own."""
+    found = fix_rules_of(rules(tmp_path, FULL))
+    assert (found.command, found.own_logins) == ("towline", frozenset({"towline[bot]"}))
+    assert found.issues[0].statuses == frozenset({"to do"})
+    app, lib = found.repos["octo-org/app"], found.repos["group/sub/lib"]
+    assert (app.max_attempts, app.cooldown_seconds, app.labels) == (5, 60, ("tow",))
+    assert app.scans[0] == BANDIT
+    assert (app.scans[1].name, app.scans[1].argv) == ("semgrep", ("semgrep", "scan"))
+    assert (app.forge, app.validation, app.base_branches) == ("github", None, ("main", "master"))
+    assert (lib.forge, lib.labels, lib.base_branches) == ("gitlab", ("mine",), ("release/*",))
+    assert [scan.name for scan in lib.scans] == ["semgrep"]
+    assert lib.validation is not None
+    assert (lib.validation.memory_bytes, lib.validation.network) == (64 * 1024**2, True)
+
+
+def test_nothing_is_fixed_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """Without repositories there are no rules."""
+    assert fix_rules_of(rules(tmp_path, "")).repos == {}
+
+
+def test_from_the_environment(tmp_path: Path) -> None:
+    """A list of names, and a key that no repr shows."""
+    given = {"TOWLINE_FIX__REPOS": "octo-org/app, octo-org/lib", "TOWLINE_FIX__LLM__API_KEY": "s3c"}
+    found = rules(tmp_path, "", **given)
+    assert found.fix.repos == ("octo-org/app", "octo-org/lib")
+    assert "s3c" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('repos = ["app"]', "OWNER/NAME"),
+        ('fixers = ["command"]', "the fixer command needs fix.agent"),
+        ('fixers = ["llm"]', "the fixer llm needs fix.llm.model"),
+        ('command = "rebuild"', "/rebuild is a command of the tow already"),
+        ('command = "Do It"', "small letters and hyphens"),
+        ("validation = {argv = []}", "fix.validation.argv"),
+        ('issues = [{project = "P", repo = "o/r"}]', "o/r of fix.issues is not in fix.repos"),
+        ("max_files = 0", "fix.max_files"),
+        ("unheard = 1", "fix.unheard"),
+    ],
+)
+def test_a_wrong_one_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    """In one line."""
+    with pytest.raises(Rejected) as refused:
+        rules(tmp_path, f"[fix]\n{text}\n")
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,210 @@
+"""Signing in, what a session may do, and what ends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.web.asgi_client import serving
+from tests.web.control_plane import KEY, READ_ONLY
+from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, token_in, visiting
+from tests.web.tow_plane import COMMANDER
+from towline.web.auth import make_key
+from towline.web.dashboard.session import SESSION_SECONDS
+
+PAGES = (
+    *("/ui/", "/ui/health", "/ui/inbox", "/ui/jobs", "/ui/runs", "/ui/audit", "/ui/live"),
+    *("/ui/pr/octo-org/app/7", "/ui/inbox/x", "/ui/jobs/x", "/ui/runs/x"),
+)
+
+
+@pytest.fixture
+async def plane(sqlite_url: str) -> AsyncIterator[DashboardPlane]:
+    """A store in a file."""
+    async with dashboard_on(sqlite_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def visitor(plane: DashboardPlane) -> AsyncIterator[Visitor]:
+    """Somebody who has not signed in."""
+    async with visiting(plane) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_no_page_is_open(visitor: Visitor, path: str) -> None:
+    """Without a session every page leads to the sign-in, and shows nothing."""
+    answer = await visitor.client.get(path)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/ui/sign-in?next=")
+    assert answer.text == ""
+
+
+async def test_the_root_leads_to_the_dashboard(visitor: Visitor) -> None:
+    """The address that people type."""
+    answer = await visitor.client.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/ui/")
+
+
+async def test_a_key_opens_a_session(plane: DashboardPlane, visitor: Visitor) -> None:
+    """The cookie is out of reach of scripts and of other sites; the audit says who came."""
+    answer = await visitor.sign_in(KEY, "/ui/health?x=1")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/health?x=1")
+    cookie = next(
+        one for one in answer.headers.get_list("set-cookie") if one.startswith("towline_session=")
+    )
+    for part in ("HttpOnly", "SameSite=strict", "Path=/ui", f"Max-Age={SESSION_SECONDS}"):
+        assert part in cookie
+    assert "Secure" not in cookie
+    assert KEY not in cookie
+    assert plane.audited[-1]["event"] == "SIGNED_IN"
+    assert plane.audited[-1]["by"] == "operator"
+    assert "operator" in await visitor.get("/ui/")
+
+
+async def test_behind_https_the_cookie_is_secure(visitor: Visitor) -> None:
+    """A proxy says how the browser came."""
+    visitor.client.headers["x-forwarded-proto"] = "https"
+    answer = await visitor.sign_in(KEY)
+    assert all("Secure" in one for one in answer.headers.get_list("set-cookie"))
+
+
+@pytest.mark.parametrize(
+    "onward",
+    [
+        "https://elsewhere.example/",
+        "//elsewhere.example",
+        "/ui//elsewhere.example",
+        "/docs",
+        "/ui/\\x",
+    ],
+)
+async def test_the_way_on_stays_here(visitor: Visitor, onward: str) -> None:
+    """A link to the sign-in cannot send people to another host."""
+    answer = await visitor.sign_in(KEY, onward)
+    assert answer.headers["location"] == "/ui/"
+
+
+async def test_a_wrong_key_gets_one_line(plane: DashboardPlane, visitor: Visitor) -> None:
+    """The same page, what is wrong, and not the key."""
+    answer = await visitor.sign_in("<script>wrong")
+    assert answer.status_code == 401
+    assert answer.text.count("That key is not valid.") == 1
+    assert "script>wrong" not in answer.text
+    assert not plane.audited
+
+
+async def test_a_key_that_may_not_read_does_not_open(plane: DashboardPlane) -> None:
+    """A worker's key is for its work."""
+    made = await make_key(plane.keys, "worker", ["work"])
+    async with visiting(plane) as visitor:
+        answer = await visitor.sign_in(made.text)
+        assert answer.status_code == 403
+        assert "This key may not read" in answer.text
+
+
+async def test_wrong_keys_are_slowed_down(plane: DashboardPlane, visitor: Visitor) -> None:
+    """After ten in a minute even the right one waits; a minute later it opens."""
+    for _ in range(10):
+        assert (await visitor.sign_in("wrong")).status_code == 401
+    refused = await visitor.sign_in(KEY)
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) <= 61
+    plane.clock.advance(61)
+    assert (await visitor.sign_in(KEY)).status_code == 303
+
+
+async def test_a_session_ends(plane: DashboardPlane, visitor: Visitor) -> None:
+    """After twelve hours the cookie opens nothing."""
+    await visitor.sign_in(KEY)
+    plane.clock.advance(SESSION_SECONDS - 1)
+    await visitor.get("/ui/")
+    plane.clock.advance(2)
+    await visitor.get("/ui/", 303)
+
+
+async def test_signing_out(plane: DashboardPlane, visitor: Visitor) -> None:
+    """The cookie goes."""
+    await visitor.sign_in(KEY)
+    answer = await visitor.send("/ui/", "/ui/sign-out")
+    assert answer.headers["location"] == "/ui/sign-in?note=signed-out"
+    await visitor.get("/ui/", 303)
+    assert plane.audited[-1]["event"] == "SIGNED_OUT"
+
+
+async def test_a_revoked_key_ends_its_sessions(plane: DashboardPlane) -> None:
+    """Within the few seconds that a key's record is kept."""
+    made = await make_key(plane.keys, "night shift", ["admin"])
+    async with visiting(plane, made.text) as visitor:
+        await visitor.get("/ui/")
+        await plane.keys.revoke(made.prefix)
+        plane.clock.advance(10)
+        await visitor.get("/ui/", 303)
+
+
+async def test_a_forged_cookie_opens_nothing(plane: DashboardPlane, visitor: Visitor) -> None:
+    """Neither a changed one, nor one without a signature, nor rubbish."""
+    await visitor.sign_in(READ_ONLY)
+    cookie = visitor.client.cookies["towline_session"]
+    body, _, signature = cookie.partition(".")
+    for forged in (f"{body}x.{signature}", body, f"{body}.", "x.y", "", "é" * 9, "a" * 5000):
+        answer = await visitor.client.get(
+            "/ui/health", headers=[(b"cookie", f"towline_session={forged}".encode())]
+        )
+        assert answer.status_code == 303, forged
+
+
+async def test_sessions_outlive_a_restart(plane: DashboardPlane) -> None:
+    """Their secret is the database's, so that every process knows them."""
+    async with visiting(plane, KEY) as visitor:
+        cookie = visitor.client.cookies["towline_session"]
+    async with serving(plane.app()) as client:
+        answer = await client.get("/ui/", headers={"cookie": f"towline_session={cookie}"})
+        assert answer.status_code == 200
+
+
+FORMS = (
+    "/ui/pr/octo-org/app/7/command", "/ui/health/reset", "/ui/inbox/d1/redeliver",
+    "/ui/jobs/j1/redeliver", "/ui/runs/r1/unblock", "/ui/sign-out", "/ui/sign-in",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FORMS)
+async def test_a_form_from_elsewhere_is_refused(
+    plane: DashboardPlane, visitor: Visitor, path: str
+) -> None:
+    """Without the page's token nothing is done, whoever is signed in."""
+    await visitor.sign_in(KEY)
+    for fields in ({}, {"csrf": ""}, {"csrf": "guess"}):
+        answer = await visitor.client.post(path, data={"command": "/rebuild", "x": "y", **fields})
+        assert answer.status_code == 403
+        assert "<code>csrf</code>" in answer.text
+
+
+async def test_one_sessions_token_is_not_anothers(plane: DashboardPlane) -> None:
+    """A token is bound to the session whose page has it."""
+    async with visiting(plane, KEY) as first, visiting(plane, KEY) as second:
+        token = token_in(await first.client.get("/ui/"))
+        answer = await second.client.post("/ui/sign-out", data={"csrf": token})
+        assert answer.status_code == 403
+
+
+async def test_scopes_hold_on_every_form(plane: DashboardPlane) -> None:
+    """Who may read cannot order; who may order cannot reset a breaker."""
+    await plane.tow("octo-org/app", 7, state="CHECKS_FAILED")
+    async with visiting(plane, READ_ONLY) as viewer:
+        page = await viewer.get("/ui/pr/octo-org/app/7")
+        assert re.search(r'id="do-rebuild"[^>]* disabled', page)
+        answer = await viewer.send(
+            "/ui/pr/octo-org/app/7", "/ui/pr/octo-org/app/7/command", command="/rebuild"
+        )
+        assert answer.status_code == 403
+        assert "this needs the scope command; your key has read" in answer.text
+    async with visiting(plane, COMMANDER) as deputy:
+        answer = await deputy.send("/ui/", "/ui/health/reset", name="global")
+        assert answer.status_code == 403
+        assert "<code>forbidden</code>" in answer.text
+    assert not await plane.jobs.listing(None, "", 10)
