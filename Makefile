@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
 
-CODE     := src tests $(wildcard bench examples)
+CODE     := src tests $(wildcard bench examples scripts)
 INSTALL  := VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet
 COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
             --no-emit-index-url --no-header --no-annotate

@@ -117,7 +117,7 @@ def test_a_repository_may_differ() -> None:
 
 
 def test_a_remedy_that_nobody_answers_is_a_persons_matter_in_the_end() -> None:
-    """Each try is given back, but not for ever: only this remedy, and only in this state, counts."""
+    """Each try is given back, but not for ever: this remedy in this state is what counts."""
 
     def tried(at_us: int, outcome: str = "unavailable", strategy: str = "rebuild") -> PullEvent:
         payload = {"outcome": outcome, "strategy": strategy}
