@@ -122,3 +122,15 @@ def test_every_setting_has_its_line() -> None:
     for name, value in settings.IdempotencySettings().model_dump().items():
         shown = str(value).lower().removesuffix(".0")
         assert f"| `idempotency.{name}` | `{shown}` |" in page
+
+
+def test_every_metric_has_its_line() -> None:
+    """Each counter, gauge and histogram of the service is in the reference, or in operations."""
+    made = re.compile(r'\b(?:Counter|Gauge|Histogram)\(\s*"(towline_[a-z_0-9]+)"')
+    sources = (file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    names = {name for source in sources for name in made.findall(source)}
+    pages = ("docs/reference/metrics.md", "docs/operations/index.md")
+    told = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
+    shortened = {name for name in names if name.startswith("towline_idempotent_")}
+    assert len(names) > 50
+    assert sorted(name for name in names - shortened if name not in told) == []

@@ -15,7 +15,8 @@ import orjson
 
 FIELDS = (
     "delivery_id", "run_key", "event_id", "run_id", "repo", "attempt_count", "job_id", "kind",
-    "source", "status", "seconds", "reason", "error",
+    "source", "status", "seconds", "reason", "error", "pr_number", "event_type", "state", "detail",
+    "thing",
 )  # fmt: skip
 """What a line may carry beside its text."""
 
