@@ -141,6 +141,13 @@ SETTLE = Statement(
     """,
 )
 
+SETTLE_COUNTED = Statement(
+    "settle jobs, counted",
+    SETTLE.columns,
+    SETTLE.text.replace("RETURNING towline_jobs.id, towline_jobs.token", ""),
+    counts=True,
+)
+
 OUTCOMES = Statement(
     "outcomes",
     _columns("id", "token"),

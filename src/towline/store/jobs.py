@@ -51,7 +51,7 @@ class SqlJobs:
         return self._new.submit(job)
 
     async def _fly_new(self, jobs: list[NewJob]) -> list[None]:
-        await self._database.run(q.ENQUEUE, jobs)
+        await self._database.run(q.ENQUEUE_SILENTLY, jobs)
         return [None] * len(jobs)
 
     # ------------------------------------------------------------------ claims
@@ -111,13 +111,19 @@ class SqlJobs:
             for s in settlements
         ]
         repos = [s.repo for s in settlements if s.repo is not None]
-        settled = await self._database.run(q.SETTLE, rows)
+        done = await self._settled(rows)
         await self._call_back(repos)
-        done = {row[0] for row in settled}
         missing = [s for s in settlements if s.id not in done]
         if missing:
             done |= await self._settled_before(missing)
         return [s.id in done for s in settlements]
+
+    async def _settled(self, rows: Sequence[Row]) -> set[str]:
+        """The ids of those that were; where only their number is known, all or none."""
+        if self._database.far:
+            return {row[0] for row in await self._database.run(q.SETTLE, rows)}
+        counted = await self._database.run(q.SETTLE_COUNTED, rows)
+        return {row[0] for row in rows} if sum(row[0] for row in counted) == len(rows) else set()
 
     async def _settled_before(self, settlements: list[Settlement]) -> set[str]:
         """Those whose answer was lost the first time: the job stands as they would leave it."""

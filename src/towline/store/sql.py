@@ -35,6 +35,8 @@ class Statement:
     writes: bool = True
     silent: bool = False
     """It gives no rows back. SQLite's thread has to win the interpreter back after each row."""
+    counts: bool = False
+    """On SQLite: instead of rows it gives back how many it wrote."""
     _sqlite: dict[int, str] = field(default_factory=dict)
 
     @cached_property

@@ -167,6 +167,9 @@ def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Ro
         cursor = db.execute(statement.for_sqlite(len(chunk)), values)
         if statement.silent:
             continue
+        if statement.counts:
+            found += db.execute("SELECT changes()").fetchall()  # rowcount knows no WITH
+            continue
         answered = cursor.fetchall()
         if statement.uses_epoch and answered:
             db.execute("UPDATE towline_epoch SET value = value + ?", (len(chunk),))
