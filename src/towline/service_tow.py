@@ -147,7 +147,10 @@ class TowParts:
 
     def chores(self) -> list[Chore]:
         """Sweeps need a forge to look at; forgetting does not."""
-        chores = [Chore("forget ended pull requests", 60.0, self._forget)]
+        chores = [
+            Chore("forget ended pull requests", 60.0, self._forget),
+            Chore("link replacements", 60.0, self._discoverer.link),
+        ]
         if self.outside.forges:
             times = self._settings.reconciler
             chores += [

@@ -138,6 +138,18 @@ def asked_to_open(place: Place, repo: str = REPO) -> int:
     return sum(one.method == "POST" and one.path == path for one in place.sim.asked)
 
 
+def writes_to(place: Place, repo: str = REPO) -> list[str]:
+    """What git asked for to push, in order; a push is a look at the branches and the pack."""
+    service = "git-receive-pack"
+    looks, packs = f"/{repo}.git/info/refs", f"/{repo}.git/{service}"
+    return [
+        one.method
+        for one in place.sim.asked
+        if one.status == 200
+        and (one.path == packs or (one.path == looks and one.query.get("service") == service))
+    ]
+
+
 def as_environment(place: Place, tables: Mapping[str, Any]) -> dict[str, str]:
     """The settings of a process of its own, as variables."""
     given: dict[str, Any] = {

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.e2e.fix_over_http import (
-    KEY,
     SOURCE,
-    HeldPlace,
     alert,
-    as_environment,
     asked_to_open,
     break_it,
     fail_lint,
     fixing,
-    hook_up,
     our_branches,
     outcomes,
     proposals,
@@ -28,17 +23,14 @@ from tests.e2e.fix_over_http import (
     text_at,
     the_run,
 )
-from tests.e2e.programs import Program
 from tests.e2e.tow_over_http import HOUR, MINUTE, REPO, place_on, towing
+from tests.hook_world import SECRET
+from tests.sources.samples import shared_headers
 from tests.web.front_door import until
 from towline.core.fixrun import STAGES, Stage
 from towline.sim.actors import Habit
-from towline.sim.http_faults import HttpFault
 from towline.sim.town import AUTHOR, Customs
 
-OTHER = "octo-org/other"
-LOCKS_OF_THE_DEAD = 100.0
-"""They end by themselves, the longest that is waited for after 45 s."""
 ALL_PASSED = dict.fromkeys(STAGES, "passed")
 
 
@@ -88,6 +80,25 @@ async def test_a_vulnerable_pin_is_raised(sql_url: str, tmp_path: Path) -> None:
         assert seen["vulnerability_id"] == "CVE-2024-2002"
         assert (proposals(place), asked_to_open(place)) == ([number], 1)
         assert len(await runs_of(place)) == 1
+
+
+async def test_any_ci_may_tell_of_an_advisory(sqlite_url: str, tmp_path: Path) -> None:
+    """Posted by whatever scans there, it becomes the same one run as Dependabot's alert."""
+    told = {
+        "repo": REPO, "run_id": "77", "conclusion": "failure", "branch": "main", "name": "audit",
+        "advisory": {"id": "CVE-2024-2002", "package": "Beta", "fixed": "1.4.2"},
+    }  # fmt: skip
+    ci = {"webhook_secrets": [SECRET]}
+    async with towing(sqlite_url, ci=ci, **fixing(tmp_path)) as place:
+        body = json.dumps(told).encode()
+        headers = shared_headers(body, SECRET)
+        answer = await place.tow.client.post("/webhooks/ci/scanner", content=body, headers=headers)
+        assert answer.status_code == 202, answer.text
+        await place.quiet()
+        run = await the_run(place)
+        assert (run["state"], run["cause"]) == ("done", "vulnerability"), run
+        assert "beta==1.4.2" in text_at(place, run["branch"], "requirements.txt").lower()
+        assert proposals(place) == [run["last_pr_number"]]
 
 
 # ---------------------------------------------------------------------- what is stopped
@@ -171,7 +182,7 @@ async def test_unblocked_it_begins_anew(sqlite_url: str, tmp_path: Path) -> None
             assert (refused.status_code, refused.json()["code"]) == (409, "not_blocked")
 
 
-# ---------------------------------------------------------------------- two at once, a comment
+# ---------------------------------------------------------------------- asked for
 
 
 async def test_close_and_reopen_goes_through_a_run(sqlite_url: str, tmp_path: Path) -> None:
@@ -208,6 +219,27 @@ async def test_close_and_reopen_goes_through_a_run(sqlite_url: str, tmp_path: Pa
             assert proposals(place) == [number]
 
 
+async def test_a_bump_is_made_anew(sqlite_url: str, tmp_path: Path) -> None:
+    """One of ours that conflicts is closed; its advisory is known, so the fresh one is bumped."""
+    customs = Customs(approver=Habit(miss=1.0))
+    async with towing(sqlite_url, customs, **fixing(tmp_path)) as place:
+        assert await alert(place, "alpha", "2.5") == 202
+        (old,) = proposals(place)
+        await place.until(old, "POLICY_PASSED")
+        files = {"requirements.txt": b"alpha==1.5\nbeta==1\ngamma==1\n"}
+        place.town.world.write_files(REPO, "main", files, "Elsewhere", AUTHOR)
+        await place.pass_time(16 * MINUTE)
+        (decision,) = (await place.tow.sweep())["decisions"]
+        assert decision["action"] == "CLOSE_AND_REOPEN"
+        await place.quiet()
+        run, first = await runs_of(place)
+        assert (run["state"], run["blocked_reason"]) == ("done", None)
+        assert (run["replaces"], first["last_pr_number"]) == (old, old)
+        assert (place.pull(old).state, proposals(place)) == ("closed", [old, run["last_pr_number"]])
+        pins = text_at(place, run["branch"], "requirements.txt")
+        assert pins == "alpha==2.5\nbeta==1\ngamma==1\n"
+
+
 async def test_a_comment_asks_for_a_change(sqlite_url: str, tmp_path: Path) -> None:
     """Whoever may write has it made on the pull request's own branch; others are refused."""
     script = "cat > plan.json && echo done > asked.txt && rm plan.json"
@@ -236,100 +268,3 @@ async def test_a_comment_asks_for_a_change(sqlite_url: str, tmp_path: Path) -> N
         assert await tell_again(place, "issue_comment") == 3
         assert len(await runs_of(place)) == 2
         assert len(world.pull_commits(REPO, pull.number)) == 2
-
-
-async def test_two_repositories_at_once(sqlite_url: str, tmp_path: Path) -> None:
-    """The run of one comes to its end while that of the other is still held up."""
-    async with place_on(sqlite_url) as made:
-        place = HeldPlace(**vars(made), held_repo=REPO)
-        place.town.add_repo(OTHER)
-        async with place.serving(**fixing(tmp_path, REPO, OTHER)):
-            for repo in (REPO, OTHER):
-                break_it(place, repo)
-                fail_lint(place, repo)
-            await place.sim.settle()
-
-            async def other_is_done() -> bool:
-                runs = await runs_of(place, OTHER)
-                return bool(runs) and runs[0]["state"] == "done" and place.reached.is_set()
-
-            await until(other_is_done, "the other one is done, this one is held up")
-            assert (proposals(place), len(proposals(place, OTHER))) == ([], 1)
-            assert (await the_run(place))["state"] == "running"
-            place.let_go.set()
-            await place.quiet()
-            assert (await the_run(place))["state"] == "done"
-            assert len(proposals(place)) == 1
-
-
-async def test_pushes_to_one_repository_take_turns(sqlite_url: str, tmp_path: Path) -> None:
-    """Two runs are under way together; the second writes when the first has written."""
-    path = f"/{REPO}.git/git-receive-pack"
-    async with towing(sqlite_url, **fixing(tmp_path)) as place:
-        place.sim.faults.append(HttpFault(kind="slow", path=path, seconds=1.0))
-        break_it(place)
-        fail_lint(place)
-        fail_lint(place, name="lint-again")
-        await place.quiet()
-        first, second = await runs_of(place)
-        assert {first["state"], second["state"]} == {"done"}
-        begun = [stage["started_at"] for run in (first, second) for stage in run["stages"][:1]]
-        ended = [run["last_pr_created_at"] for run in (first, second)]
-        assert max(begun) < min(ended), "they were not under way together"
-        writes = [
-            one.method
-            for one in place.sim.asked
-            if "git-receive-pack" in f"{one.path} {one.query}" and one.status == 200
-        ]
-        assert writes == ["GET", "POST", "GET", "POST"]
-        assert len(set(our_branches(place))) == len(proposals(place)) == 2
-
-
-# ---------------------------------------------------------------------- killed
-
-
-@pytest.mark.slow
-async def test_killed_around_the_opening(sqlite_url: str, tmp_path: Path) -> None:
-    """Between push and opening here, between opening and its record there: one of each, twice."""
-    async with place_on(sqlite_url) as place:
-        place.town.add_repo(OTHER)
-        before = HttpFault(kind="silent", path=f"/repos/{REPO}/pulls", method="POST", times=1)
-        after = HttpFault(kind="reply_silent", path=f"/repos/{OTHER}/pulls", method="POST", times=1)
-        place.sim.faults += [before, after]
-        settings = as_environment(place, fixing(tmp_path, REPO, OTHER))
-        program = Program(tmp_path, settings, "serve")
-        try:
-            await asyncio.to_thread(program.start)
-            hook_up(place, f"http://127.0.0.1:{program.port}")
-            for repo in (REPO, OTHER):
-                break_it(place, repo)
-                fail_lint(place, repo)
-            await place.sim.settle()
-
-            async def both_are_waiting() -> bool:
-                return (before.times, after.times) == (0, 0) and len(proposals(place, OTHER)) == 1
-
-            await until(both_are_waiting, "both pull requests were asked for")
-            assert (len(our_branches(place)), proposals(place)) == (1, [])
-            await asyncio.to_thread(program.kill)
-            await asyncio.to_thread(program.start)
-            ended = await all_done(program, 2)
-        finally:
-            await asyncio.to_thread(program.__exit__, None, None, None)
-        for run in ended:
-            assert outcomes(run) == ALL_PASSED
-            assert our_branches(place, run["repo"]) == [run["branch"]]
-            (number,) = proposals(place, run["repo"])
-            assert run["last_pr_number"] == number
-            assert len(place.town.world.pull_commits(run["repo"], number)) == 1
-
-
-async def all_done(program: Program, many: int) -> list[Any]:
-    url = f"http://127.0.0.1:{program.port}"
-    async with httpx2.AsyncClient(base_url=url, headers={"x-api-key": KEY}) as client:
-        async with asyncio.timeout(LOCKS_OF_THE_DEAD):
-            while True:
-                runs: list[Any] = (await client.get("/api/runs")).json()["items"]
-                if [run["state"] for run in runs] == ["done"] * many:
-                    return runs
-                await asyncio.sleep(0.1)

@@ -117,17 +117,9 @@ class Discoverer:
         replaced = old.remediation_action == "close_and_reopen" and old.substatus == "REPLACED"
         if not replaced or old.replaced_by is not None or old.vulnerability_id is None:
             return False
-        alive = await self._store.alive_for(old.vulnerability_id)
-        new = next(
-            (
-                one
-                for one in sorted(alive, key=lambda one: one.created_us)
-                if one.ref.repo == old.ref.repo
-                and one.ref.number > old.ref.number
-                and one.replaces in (None, old.ref.number)
-            ),
-            None,
-        )
+        same = Filter(repo=old.ref.repo, vulnerability_id=old.vulnerability_id)
+        found = await self._store.listing(same, str(old.ref), _PAGE)
+        new = next((one for one in found if one.replaces in (None, old.ref.number)), None)
         if new is None:
             return False
         await self._store.change(new.ref, _linking(REPLACES, "replaces", old.ref.number))

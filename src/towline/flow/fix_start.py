@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import orjson
 
 from towline.core.events import Event
 from towline.core.fix_start import Started, advised, errand_of, replacing
-from towline.core.fixrun import FixRules, RunRecord, branch_of
+from towline.core.fixrun import Errand, FixRules, RunRecord, branch_of
 from towline.core.ids import job_id
 from towline.flow.deliver import payload_of
 from towline.flow.fix_metrics import STARTED
@@ -22,6 +23,8 @@ from towline.ports.runs import RunStore
 
 FIX: Final = "fix"
 _WITH_ADVISORIES: Final = frozenset({("github", "dependabot_alert")})
+_PAGE: Final = 100
+_MOST_PAGES: Final = 20
 _log = logging.getLogger("towline.fix")
 
 
@@ -72,8 +75,25 @@ class FixStarter:
         started = replacing(params)
         if started is None:
             return None
+        if (first := await self._opener_of(started.errand)) is not None:
+            errand = dataclasses.replace(first.errand, replaces=started.errand.replaces)
+            started = started._replace(errand=errand)
         run, created = await self.start(started, event_id)
         return {"status": "started" if created else "known", "run_key": run.run_key}
+
+    async def _opener_of(self, errand: Errand) -> RunRecord | None:
+        """The run that opened what is replaced: it knows the advisory, or the check that failed."""
+        before = ""
+        for _ in range(_MOST_PAGES):
+            page = await self._runs.listing(errand.repo, "done", before, _PAGE)
+            for run in page:
+                onto_others = "number" in run.errand.more
+                if run.last_pr_number == errand.replaces and not onto_others:
+                    return run if run.errand.forge == errand.forge else None
+            if len(page) < _PAGE:
+                break
+            before = page[-1].run_id
+        return None
 
 
 def run_job(

@@ -260,7 +260,8 @@ async def _end_of(stream: asyncio.StreamReader | None, most: int) -> bytes:
 async def _feed(stream: asyncio.StreamWriter | None, data: bytes) -> None:
     if stream is None:
         return
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    # uvloop says by a RuntimeError that the reader has ended already.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
         stream.write(data)
         await stream.drain()
     stream.close()
