@@ -225,11 +225,11 @@ async def test_breaker_opens_at_its_threshold(backend_url: str, clock: ManualClo
 
 
 async def test_successes_keep_it_closed(backend_url: str, clock: ManualClock) -> None:
-    """Below the threshold, failures are tolerated."""
+    """Up to the threshold, failures are tolerated."""
     async with breaker(backend_url, clock) as handle:
         for _ in range(6):
             await (await handle.admit()).succeeded()
-        await fail(handle, 5)
+        await fail(handle, 6)
         assert handle.state == "closed"
         await fail(handle, 1)
         assert handle.state == "open"

@@ -101,10 +101,11 @@ class EmbeddedWorker:
         try:
             while not self._stopping:
                 heard.clear()
-                room = self._room()
+                most = _MOST_PER_CLAIM
                 if self._at_the_door() >= _A_CROWD_AT_THE_DOOR:
                     await asyncio.sleep(_PAUSE_FOR_A_CROWD_SECONDS)
-                    room = min(room, _MOST_BESIDE_A_CROWD)
+                    most = _MOST_BESIDE_A_CROWD
+                room = min(self._room(), most)
                 if room <= 0:
                     await self._wait_for_a_hand()
                 elif await self._claim(room) < room:

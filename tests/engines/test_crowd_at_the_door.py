@@ -1,0 +1,45 @@
+"""The door goes first, and work goes on beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from towline.core.retry import Backoff
+from towline.engines.embedded import EmbeddedWorker, ShoutingBell
+from towline.flow.work import Crew, WorkRules
+from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob
+from towline.store.clock import SystemClock
+from towline.store.jobs import SqlJobs
+from towline.wiring import database_for
+
+HANDS = 32
+"""As many as are taken beside a crowd: after one claim all hands are full."""
+
+
+async def test_hands_that_become_free_during_the_pause_are_seen(tmp_path: Path) -> None:
+    """The crowd never ends, all hands are full when the worker pauses, and still all is done."""
+    clock = SystemClock()
+    database = database_for(f"sqlite:///{tmp_path / 'towline.db'}", clock)
+    await database.connect()
+    bell = ShoutingBell(database.mailbox)
+    jobs = SqlJobs(database, bell)
+
+    async def nothing(job: Claimed) -> None:
+        return None
+
+    rules = WorkRules("worker", 60.0, 60.0, Backoff(1, 1), repo_limit=100)
+    crew = Crew(jobs, {"nothing": nothing}, clock, rules)
+    worker = EmbeddedWorker(jobs, crew, bell, clock, HANDS, at_the_door=lambda: 100)
+    for number in range(3 * HANDS):
+        await jobs.enqueue(NewJob(f"job_{number:03}", OWN_QUEUE, "nothing"))
+    running = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(20):
+            while (await jobs.depth("")).queued or (await jobs.depth("")).running:
+                await asyncio.sleep(0.02)
+    finally:
+        await worker.stop(1.0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await database.aclose()
