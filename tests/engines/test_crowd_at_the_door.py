@@ -25,8 +25,13 @@ async def test_hands_that_become_free_during_the_pause_are_seen(tmp_path: Path) 
     bell = ShoutingBell(database.mailbox)
     jobs = SqlJobs(database, bell)
 
+    seen: set[str] = set()
+    all_seen = asyncio.Event()
+
     async def nothing(job: Claimed) -> None:
-        return None
+        seen.add(job.id)
+        if len(seen) == 3 * HANDS:
+            all_seen.set()
 
     rules = WorkRules("worker", 60.0, 60.0, Backoff(1, 1), repo_limit=100)
     crew = Crew(jobs, {"nothing": nothing}, clock, rules)
@@ -36,8 +41,7 @@ async def test_hands_that_become_free_during_the_pause_are_seen(tmp_path: Path) 
     running = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(20):
-            while (await jobs.depth("")).queued or (await jobs.depth("")).running:
-                await asyncio.sleep(0.02)
+            await all_seen.wait()
     finally:
         await worker.stop(1.0)
         running.cancel()
