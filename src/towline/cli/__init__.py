@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -60,6 +61,7 @@ def serve(
     config: ConfigOption = None,
 ) -> None:
     """Take in webhooks and submissions, and work on them, until stopped."""
+    _may_be_stopped_before_it_begins()
     from towline.cli.serve import run
 
     run(config, host, port)
@@ -68,6 +70,7 @@ def serve(
 @app.command("worker")
 def worker(config: ConfigOption = None) -> None:
     """Work on jobs, without listening for webhooks, until stopped."""
+    _may_be_stopped_before_it_begins()
     from towline.cli.worker import run
 
     run(config)
@@ -90,6 +93,11 @@ def _root(
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+def _may_be_stopped_before_it_begins() -> None:
+    """There is nothing to finish yet: until the service listens for the signal, it just ends."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
