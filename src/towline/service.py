@@ -31,7 +31,6 @@ from towline.flow.schedule import Schedules
 from towline.flow.submit import Submit, SubmitPolicy
 from towline.flow.upkeep import Chore, Upkeep
 from towline.flow.work import Crew, Handler, WorkRules
-from towline.forges.github_hooks import GitHubHookLog
 from towline.ports.clock import Clock
 from towline.ports.jobs import OWN_QUEUE, Bell
 from towline.service_fix import FixService
@@ -57,15 +56,13 @@ from towline.store.sql import Database
 from towline.telemetry import Audit, audit_to_log
 from towline.web.answers import App
 from towline.web.auth import Keyring
-from towline.web.control import create_control_app
-from towline.web.data_plane_docs import PATHS
-from towline.web.gateway import Gateway, ProbesOnly
+from towline.web.dashboard.farewell import Farewell
 from towline.web.hooks import HookLimits, Hooks
-from towline.web.mesh import Mesh
 from towline.wiring import Backend, backend_for, backend_over, database_for
 
 if TYPE_CHECKING:
     from towline.engines.celery import CeleryBell
+    from towline.forges.github_hooks import GitHubHookLog
 
 _MINUTE_US = 60_000_000
 _LEADER_TTL_SECONDS = 15.0
@@ -136,6 +133,7 @@ class Service:
         self._hook_log = hook_log_of(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self.hooks = Hooks(self.ingest, _hook_limits(settings))
+        self.farewell = Farewell()
         self._worker: Worker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -239,25 +237,9 @@ class Service:
 
     def apps(self) -> tuple[App, App]:
         """The data plane and the control plane; one app for both where they share an address."""
-        settings = self.settings
-        mesh = Mesh(self.submit, self.keyring, max_body_bytes=settings.mesh.max_body_bytes)
-        control = create_control_app(
-            inbox=self.inbox,
-            jobs=self.jobs,
-            keyring=self.keyring,
-            clock=self.clock,
-            audit=self.audit,
-            cooldown_us=_us(settings.pipeline.cooldown_seconds),
-            ready=self.ready,
-            bell=self.bell,
-            hours=SqlHookHours(self.database),
-            beside=PATHS,
-            tow=self.tow.for_routes(),
-            runs=self.fix.for_routes(),
-            desk=self.tow.desk,
-        )
-        alone = settings.serve.control_port is not None
-        return Gateway(self.hooks, mesh, ProbesOnly(control) if alone else control), control
+        from towline.service_web import apps_of  # a worker has no use for a web framework
+
+        return apps_of(self)
 
     async def ready(self) -> None:
         """Whether the database answers."""

@@ -32,7 +32,6 @@ from towline.settings_fix import FixSettings
 from towline.settings_policy import command_of, fix_rules_of
 from towline.store.runs import SqlRuns
 from towline.store.sql import Database
-from towline.web.run_routes import Runs
 
 _AT_A_TIME = 200
 _REVIVE_SECONDS = 60.0
@@ -57,8 +56,8 @@ class FixService:
         self._clock = clock
         self._outside = outside
         self._rules = fix_rules_of(settings)
-        self._store = SqlRuns(database)
-        self._starter = FixStarter(self._store, self._rules, clock)
+        self.store = SqlRuns(database)
+        self._starter = FixStarter(self.store, self._rules, clock)
         self._repositories: GitRepositories | None = None
         self._handler: FixHandler | None = None
 
@@ -80,9 +79,6 @@ class FixService:
             Chore("revive runs", _REVIVE_SECONDS, self._revive),
         ]
 
-    def for_routes(self) -> Runs:
-        return Runs(self._store, self._settings.pipeline.max_attempts)
-
     async def _fix(self, job: Claimed) -> object:
         return await (await self._made())(job)
 
@@ -92,7 +88,7 @@ class FixService:
 
     async def _forget(self) -> None:
         keep_us = int(self._settings.fix.keep_seconds * 1e6)
-        while await self._store.cleanup(_AT_A_TIME, keep_us) == _AT_A_TIME:
+        while await self.store.cleanup(_AT_A_TIME, keep_us) == _AT_A_TIME:
             pass
 
     async def _made(self) -> FixHandler:
@@ -113,11 +109,11 @@ class FixService:
         wanted = [name for policy in self._rules.repos.values() for name in policy.fixers]
         fixers = load_fixers(wanted, fixer_config(fix))
         planner = Planner(
-            self._store, forges, publishers, fixers, self._locks,
+            self.store, forges, publishers, fixers, self._locks,
             ci=self._outside.ci, permission=fix.permission,
         )  # fmt: skip
         return FixParts(
-            runs=self._store,
+            runs=self.store,
             jobs=self._jobs,
             repositories=repositories,
             sandbox=sandbox,
@@ -131,7 +127,7 @@ class FixService:
                 "VALIDATION": Validation(),
             },
             publishing=Publishing(
-                self._store, forges, publishers, repositories, self._locks, self._clock
+                self.store, forges, publishers, repositories, self._locks, self._clock
             ),
         )
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from towline.ci.jenkins import JenkinsCi
 from towline.coordination.breaker import BreakerService
 from towline.coordination.breaker_board import BreakerBoard
 from towline.coordination.sql import SqlDocuments, SqlRates
@@ -24,12 +23,7 @@ from towline.flow.remediate import Pause, Remediator
 from towline.flow.track import Tracker
 from towline.flow.upkeep import Chore
 from towline.flow.work import Handler
-from towline.forges.github import GitHubForge
-from towline.forges.github_app import GitHubApp
-from towline.forges.github_hooks import GitHubHookLog
-from towline.forges.gitlab import GitLabForge
 from towline.notifiers.apprise import AppriseNotifier
-from towline.notifiers.http import HttpPoster
 from towline.ports.ci import Ci
 from towline.ports.clock import Clock
 from towline.ports.forge import Forge
@@ -37,12 +31,14 @@ from towline.ports.inbox import Stored
 from towline.ports.jobs import Bell, JobStore
 from towline.settings import Settings
 from towline.settings_policy import breaker_limits_of, policy_of
-from towline.store.dashboard import SqlInsights
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.telemetry import Audit
-from towline.web.dashboard.desk import Desk, Farewell
-from towline.web.tow_access import Tow
+
+if TYPE_CHECKING:  # they load an HTTP client, which a worker without a forge has no use for
+    from towline.forges.github_app import GitHubApp
+    from towline.forges.github_hooks import GitHubHookLog
+    from towline.notifiers.http import HttpPoster
 
 _PROBE_US = 300_000_000
 _AT_A_TIME = 200
@@ -74,16 +70,29 @@ def outside_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> Outsi
     forges: dict[str, Forge] = {}
     github, gitlab, jenkins = settings.github, settings.gitlab, settings.jenkins
     if github.token or app is not None:
+        from towline.forges.github import GitHubForge
+
         forges["github"] = GitHubForge(github.api_url, clock, token=github.token, app=app)
     if gitlab.token:
+        from towline.forges.gitlab import GitLabForge
+
         forges["gitlab"] = GitLabForge(gitlab.api_url, clock, token=gitlab.token)
     ci: Ci | None = None
     if jenkins.url:
         if not (jenkins.user and jenkins.token):
             raise Rejected("jenkins.url needs jenkins.user and jenkins.token")
+        from towline.ci.jenkins import JenkinsCi
+
         ci = JenkinsCi(jenkins.url, clock, user=jenkins.user, token=jenkins.token)
-    hosts = settings.triggers.allowed_hosts
-    return Outside(forges, ci, HttpPoster(hosts) if hosts else None)
+    return Outside(forges, ci, _poster(settings.triggers.allowed_hosts))
+
+
+def _poster(hosts: Sequence[str]) -> HttpPoster | None:
+    if not hosts:
+        return None
+    from towline.notifiers.http import HttpPoster
+
+    return HttpPoster(hosts)
 
 
 class TowParts:
@@ -105,9 +114,6 @@ class TowParts:
         self.pulls = SqlPulls(database, bell)
         documents = SqlDocuments(database)
         limits = breaker_limits_of(settings)
-        self.desk = Desk(
-            SqlInsights(database), documents, None, settings.audit.file, outside.forges, Farewell()
-        )
 
         def breaker(name: str) -> BreakerService:
             return BreakerService(documents, clock, name, limits, _PROBE_US, audit)
@@ -163,9 +169,6 @@ class TowParts:
         while await self.pulls.cleanup(_AT_A_TIME) == _AT_A_TIME:
             pass
 
-    def for_routes(self) -> Tow:
-        return Tow(self.pulls, self.bridge, self.reconciler, self.board, self.policy)
-
 
 def _repos_to_look_at(settings: Settings, forges: Mapping[str, Forge]) -> dict[str, list[str]]:
     """Settings do not say at which forge a repository is: at the one there is, or at GitHub."""
@@ -179,6 +182,8 @@ def github_app_of(settings: Settings) -> GitHubApp | None:
         return None
     if not (github.app_id and github.app_key_file):
         raise Rejected("github.app_id and github.app_key_file are set both or not at all")
+    from towline.forges.github_app import GitHubApp
+
     return GitHubApp(github.app_id, github.app_key_file)
 
 
@@ -189,4 +194,6 @@ def hook_log_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> GitH
         raise Rejected("github.hooks needs github.token (TOWLINE_GITHUB__TOKEN) to read their log")
     if app is None and not github.hooks:
         return None
+    from towline.forges.github_hooks import GitHubHookLog
+
     return GitHubHookLog(github.api_url, clock, token=github.token, app=app)

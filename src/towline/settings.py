@@ -141,7 +141,7 @@ class PipelineSettings(Table):
 class WorkerSettings(Table):
     """The workers of one process."""
 
-    concurrency: Count = 64
+    concurrency: Count = 100
     lease_seconds: Annotated[float, Field(ge=1)] = 60
     job_timeout_seconds: Seconds = 1200
     drain_seconds: Seconds = 30

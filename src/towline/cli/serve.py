@@ -152,8 +152,7 @@ async def _until_stopped(
         for server in servers:
             server.force_exit = server.should_exit
             server.should_exit = True
-        if service.tow.desk.farewell is not None:
-            service.tow.desk.farewell.say()
+        service.farewell.say()
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

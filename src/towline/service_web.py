@@ -1,0 +1,50 @@
+"""The web of a running service: its two planes, put together from what the service has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from towline.coordination.sql import SqlDocuments
+from towline.store.dashboard import SqlInsights
+from towline.store.hook_hours import SqlHookHours
+from towline.web.answers import App
+from towline.web.control import create_control_app
+from towline.web.dashboard.desk import Desk
+from towline.web.data_plane_docs import PATHS
+from towline.web.gateway import Gateway, ProbesOnly
+from towline.web.mesh import Mesh
+from towline.web.run_routes import Runs
+from towline.web.tow_access import Tow
+
+if TYPE_CHECKING:
+    from towline.service import Service
+
+
+def apps_of(service: Service) -> tuple[App, App]:
+    """The data plane and the control plane; one app for both where they share an address."""
+    settings, tow, database = service.settings, service.tow, service.database
+    mesh = Mesh(service.submit, service.keyring, max_body_bytes=settings.mesh.max_body_bytes)
+    control = create_control_app(
+        inbox=service.inbox,
+        jobs=service.jobs,
+        keyring=service.keyring,
+        clock=service.clock,
+        audit=service.audit,
+        cooldown_us=int(settings.pipeline.cooldown_seconds * 1e6),
+        ready=service.ready,
+        bell=service.bell,
+        hours=SqlHookHours(database),
+        beside=PATHS,
+        tow=Tow(tow.pulls, tow.bridge, tow.reconciler, tow.board, tow.policy),
+        runs=Runs(service.fix.store, settings.pipeline.max_attempts),
+        desk=Desk(
+            SqlInsights(database),
+            SqlDocuments(database),
+            None,
+            settings.audit.file,
+            tow.outside.forges,
+            service.farewell,
+        ),
+    )
+    alone = settings.serve.control_port is not None
+    return Gateway(service.hooks, mesh, ProbesOnly(control) if alone else control), control
