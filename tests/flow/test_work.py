@@ -213,6 +213,52 @@ async def test_a_job_that_lost_its_lease_is_cancelled(bench: Bench) -> None:
     assert (record.state, record.attempts) == ("queued", 1)
 
 
+async def test_a_job_whose_lease_was_slept_through_is_not_begun(bench: Bench) -> None:
+    """Between asking for it and beginning it the process slept: somebody else may have it."""
+
+    async def handler(job: Claimed) -> None:
+        return None
+
+    crew = bench.crew(handler)
+    (job_id,) = await bench.put()
+    sent_at = bench.clock.monotonic()
+    (claimed,) = await bench.jobs.claim(Wish([OWN_QUEUE], "me", 1, 60_000_000, 2))
+    bench.clock.advance(61)
+    freed: list[bool] = []
+    assert await crew.run(claimed, sent_at, lambda: freed.append(True)) is False
+    assert (bench.starts[job_id], freed, crew.held) == (0, [True], {})
+
+
+async def test_a_job_that_comes_back_to_its_first_worker_runs_once(bench: Bench) -> None:
+    """It was reaped while the worker slept, and claimed by it again: the first try is stopped."""
+    at_work: list[int] = []
+    go_on = asyncio.Event()
+
+    async def slow(job: Claimed) -> int:
+        at_work.append(job.token)
+        try:
+            await go_on.wait()
+        finally:
+            at_work.remove(job.token)
+        return job.token
+
+    crew = bench.crew(slow)
+    await bench.put()
+    wish = Wish([OWN_QUEUE], "me", 1, 60_000_000, 2)
+    (first,) = await bench.jobs.claim(wish)
+    stopped = asyncio.create_task(crew.run(first, bench.clock.monotonic()))
+    await asyncio.sleep(0)
+    bench.clock.advance(61)
+    await Reaper(bench.jobs, bench.bell).reap()
+    (second,) = await bench.jobs.claim(wish)
+    running = asyncio.create_task(crew.run(second, bench.clock.monotonic()))
+    assert await asyncio.wait_for(stopped, DEADLINE) is False
+    assert at_work == [second.token]
+    await crew.renew()
+    go_on.set()
+    assert await asyncio.wait_for(running, DEADLINE) is True
+
+
 async def test_a_live_job_keeps_its_lease(bench: Bench) -> None:
     """However long it takes, the reaper does not get it as long as it is renewed."""
     go_on, began = asyncio.Event(), asyncio.Event()

@@ -1,12 +1,12 @@
 """Proof of holding something for a while, kept alive until its body ends.
 
-A lease is renewed at half its time to live. The holder trusts it only for as long as its own
-monotonic clock has not passed nine tenths of that time since it *sent* the last renewal that was
-confirmed: the store's lease then still runs, whatever the network did. If by then no renewal was
-confirmed, or the store says that the lease went to somebody else, `lost` is set and the body is
-cancelled; it surfaces as `LeaseLost`. A holder that slept through all this (a paused process)
-finds out at its next `check()` or timer, and until then is stopped by its token, which every
-store compares.
+A lease is renewed at half its time to live, and does not begin if it was slept through. The holder
+trusts it only for as long as its own monotonic clock has not passed nine tenths of that time since
+it *sent* the last renewal that was confirmed: the store's lease then still runs, whatever the
+network did. If by then no renewal was confirmed, or the store says that the lease went to somebody
+else, `lost` is set and the body is cancelled; it surfaces as `LeaseLost`. A holder that slept
+through all this (a paused process) finds out at its next `check()` or timer, and until then is
+stopped by its token, which every store compares.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class Lease:
         return self._confirmed_at + self._ttl * _TRUST - self._clock.monotonic()
 
     def _schedule(self) -> None:
+        """Half its time after it was last confirmed, however long the answer took."""
+        left = self._confirmed_at + self._ttl / 2 - self._clock.monotonic()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._ttl / 2, self._start_renewal)
+        self._timer = loop.call_later(max(0.0, left), self._start_renewal)
 
     def _start_renewal(self) -> None:
         self._renewal = asyncio.get_running_loop().create_task(self._keep())
@@ -90,6 +92,7 @@ class Lease:
             self._body.cancel()
 
     async def __aenter__(self) -> Self:
+        self.check()
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling() if self._body else 0
         self._schedule()

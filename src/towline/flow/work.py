@@ -86,13 +86,19 @@ class Crew:
         """
         held = Held(job, self._clock.monotonic(), sent_at + self._safe_seconds())
         held.task = asyncio.current_task()
+        if held.safe_until <= held.began:  # we slept since we asked for it
+            freed()
+            return False
+        if job.id in self.held:  # it was taken from us, and came back before we heard of that
+            self.held[job.id].abandon("lost")
         self.held[job.id] = held
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew_always())
         try:
             settlement = await self._attempt(held)
         finally:
-            self.held.pop(job.id, None)
+            if self.held.get(job.id) is held:
+                del self.held[job.id]
             freed()
         if settlement is None:
             return False
