@@ -257,6 +257,7 @@ async def test_a_job_that_comes_back_to_its_first_worker_runs_once(bench: Bench)
     await crew.renew()
     go_on.set()
     assert await asyncio.wait_for(running, DEADLINE) is True
+    await crew.drain(0)
 
 
 async def test_a_live_job_keeps_its_lease(bench: Bench) -> None:

@@ -103,6 +103,12 @@ class Postgres:
     async def _dial_without_limits(self) -> Any:
         return await self._dial_with({"application_name": "towline-migrations"})
 
+    async def dial_for_reading(self) -> Any:
+        """A connection of the caller's own, whose transactions may not write."""
+        limit = str(int(self._timeout * 1000))
+        reading = {"default_transaction_read_only": "on", "statement_timeout": limit}
+        return await self._dial_with({"application_name": "towline-doctor", **reading})
+
     async def _dial_with(self, settings: dict[str, str]) -> Any:
         try:
             return await asyncpg.connect(self._url, timeout=self._timeout, server_settings=settings)
@@ -242,6 +248,7 @@ class Postgres:
         for connection in idle:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=1)
+        await asyncio.sleep(0)  # the sockets of connections that were cut off close by then
 
 
 # Two claims of one slot meet in its unique index; whoever comes second looks again.
