@@ -17,8 +17,8 @@ COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.runtime ## real processes fight over one delivery; nothing runs twice
-	$(BIN)/towline demo
+demo: $(VENV)/.runtime ## a simulated fleet under tow, an hour a minute; opens the dashboard
+	$(BIN)/towline demo $(DEMO_ARGS)
 
 serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 	$(BIN)/towline serve
@@ -35,7 +35,8 @@ check: $(VENV)/.dev ## ruff, strict mypy and the import contracts
 bench: $(VENV)/.bench ## measure beside raw drivers and peers; writes docs/benchmarks/
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-docs: $(VENV)/.dev ## build the documentation into site/
+docs: $(VENV)/.dev ## write the reference anew from the code, and build site/ strictly
+	$(BIN)/python -m scripts.reference
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(VENV)/.dev ## sort imports, fix what can be fixed, format

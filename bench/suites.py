@@ -15,6 +15,7 @@ from bench.cycles import (
 )
 from bench.door_suites import INGEST, JOBS
 from bench.load import CALLERS
+from bench.pages_suite import PAGES_SUITE
 from bench.plan import Bench, Chart, Column, Contender, Figure, Goal, Server, Suite
 from bench.tow_suites import CLASSIFY, STALE, SWEEP
 
@@ -376,5 +377,6 @@ SUITES = {
     for suite in (
         CYCLE_SQLITE, CYCLE_POSTGRES, CYCLE_REDIS, DUPLICATES, LOCK_CONTENDED, LOCK_UNCONTENDED,
         RATELIMIT, GROWTH, DRIVERS, JOBS, INGEST, STALE, SWEEP, CLASSIFY,
+        PAGES_SUITE,
     )
 }  # fmt: skip

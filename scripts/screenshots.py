@@ -223,6 +223,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "-phone": {"color_scheme": "light"},
 }
 TALL = ("fleet", "pull", "health")
+ALSO = {"-dark": ("fleet",), "-phone": ("fleet", "pull")}
 
 
 async def shoot(browser: Browser, base: str, pages: dict[str, str], where: Path) -> None:
@@ -236,7 +237,7 @@ async def shoot(browser: Browser, base: str, pages: dict[str, str], where: Path)
         await page.fill("#key", KEY)
         await page.click("button.primary")
         for name, path in pages.items():
-            if suffix and name not in TALL:
+            if suffix and name not in ALSO[suffix]:
                 continue
             wide = {"width": 1440, "height": 880 if name in TALL else 640}
             await page.set_viewport_size(

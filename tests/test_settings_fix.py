@@ -90,3 +90,13 @@ def test_a_wrong_one_is_named(tmp_path: Path, text: str, complaint: str) -> None
         rules(tmp_path, f"[fix]\n{text}\n")
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_allowed_secrets_are_lines_by_their_hash(tmp_path: Path) -> None:
+    """Of one repository; what is no hash is refused in one line."""
+    table = '[[repo."a/b".fix.allowed_secrets]]\npath = "tests/*"\nsha256 = "{}"'
+    line = f'[fix]\nrepos = ["a/b"]\n{table}'
+    (allowed,) = fix_rules_of(rules(tmp_path, line.format("0a" * 32))).repos["a/b"].allowed_secrets
+    assert allowed == ("tests/*", "0a" * 32)
+    with pytest.raises(Rejected, match="sha256"):
+        rules(tmp_path, line.format("hunter2"))

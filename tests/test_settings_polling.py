@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_docs import every_setting
+from scripts.reference_settings import every_setting
 from towline import settings
 from towline.errors import Rejected
 from towline.flow.poll import PollRules
@@ -80,7 +80,7 @@ def test_every_knob_is_on_the_page_of_knobs() -> None:
     """Those that change how much, how often and how long; and none that does not exist."""
     page = (PAGES / "knobs.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:\.\*)?`", page))
-    known = set(every_setting(settings.Settings))
+    known = {one.path for one in every_setting(settings.Settings)}
     tables = {name.rpartition(".")[0] for name in known}
     assert named <= known | tables | {"reconciler.breaker"}
     wanted = {

@@ -128,7 +128,8 @@ class Service:
         self.crew = Crew(self.jobs, known, self.clock, _rules(settings))
         self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
         self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
-        wanted = {name: schedule.cron for name, schedule in settings.schedules.items()}
+        named = {name: schedule.cron for name, schedule in settings.schedules.items()}
+        wanted = self.fix.schedules() | named
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
         self._hook_log = hook_log_of(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from towline.coordination.locks import LockService
 from towline.core.events import Event
+from towline.errors import Definitive
+from towline.fixers.audit import PipAudit
 from towline.fixers.config import AgentConfig, FixerConfig, LlmConfig
 from towline.fixers.loading import load_fixers
 from towline.flow.deliver import Track
 from towline.flow.fix import FixHandler, FixParts
+from towline.flow.fix_audit import AUDIT, AuditHandler, AuditStarter, schedules_of
 from towline.flow.fix_checks import Safety, Scans, Validation
 from towline.flow.fix_plan import Patcher, Planner
 from towline.flow.fix_start import FIX, FixStarter
@@ -35,6 +38,7 @@ from towline.store.sql import Database
 
 _AT_A_TIME = 200
 _REVIVE_SECONDS = 60.0
+_LONGER_THAN_THE_DEAD = 15.0
 _log = logging.getLogger("towline.fix")
 
 
@@ -58,8 +62,10 @@ class FixService:
         self._rules = fix_rules_of(settings)
         self.store = SqlRuns(database)
         self._starter = FixStarter(self.store, self._rules, clock)
+        self._audits = AuditStarter(jobs, self._rules, settings.pipeline.max_attempts)
         self._repositories: GitRepositories | None = None
         self._handler: FixHandler | None = None
+        self._auditor: AuditHandler | None = None
 
     def beside(self, track: Track) -> Track:
         """Both are told of each delivery; each bears to be told twice."""
@@ -67,11 +73,16 @@ class FixService:
         async def both(stored: Stored, events: Sequence[Event]) -> None:
             await track(stored, events)
             await self._starter(stored, events)
+            await self._audits(stored, events)
 
         return both
 
+    def schedules(self) -> dict[str, str]:
+        """Cron expressions of audits, by name."""
+        return schedules_of(self._rules)
+
     def handlers(self) -> dict[str, Handler]:
-        return {FIX: self._fix}
+        return {FIX: self._fix, AUDIT: self._audit}
 
     def chores(self) -> list[Chore]:
         return [
@@ -81,6 +92,12 @@ class FixService:
 
     async def _fix(self, job: Claimed) -> object:
         return await (await self._made())(job)
+
+    async def _audit(self, job: Claimed) -> object:
+        await self._made()
+        if self._auditor is None:
+            raise Definitive("there is nothing to audit with")
+        return await self._auditor(job)
 
     async def _revive(self) -> None:
         if self._rules.repos:
@@ -95,16 +112,32 @@ class FixService:
         if self._handler is None:
             choice = await choose_sandbox(strict=self._settings.fix.strict_sandbox)
             if self._handler is None:
-                _log.info(choice.reason)
-                self._handler = FixHandler(self._parts(choice.sandbox), self._starter, self._rules)
+                _log.log(logging.WARNING if choice.missing else logging.INFO, choice.reason)
+                parts = self._parts(choice.sandbox)
+                self._auditor = self._audit_handler(parts)
+                self._handler = FixHandler(parts, self._starter, self._rules)
         return self._handler
+
+    def _audit_handler(self, parts: FixParts) -> AuditHandler:
+        return AuditHandler(
+            PipAudit(fixer_config(self._settings.fix).audit),
+            self._starter,
+            self._rules,
+            parts.repositories,
+            _publishers(self._outside),
+            parts.sandbox,
+        )
 
     def _parts(self, sandbox: Sandbox) -> FixParts:
         fix, forges = self._settings.fix, self._outside.forges
-        publishers = {name: one for name, one in forges.items() if isinstance(one, Publisher)}
+        publishers = _publishers(self._outside)
         author = Author(fix.author_name, fix.author_email)
+        lease = self._settings.worker.lease_seconds
+        options = GitOptions(
+            author=author, lock_seconds=lease, lock_wait_seconds=lease + _LONGER_THAN_THE_DEAD
+        )
         self._repositories = repositories = GitRepositories(
-            fix.folder, publishers, self._locks, GitOptions(author=author)
+            fix.folder, publishers, self._locks, options
         )
         wanted = [name for policy in self._rules.repos.values() for name in policy.fixers]
         fixers = load_fixers(wanted, fixer_config(fix))
@@ -127,13 +160,23 @@ class FixService:
                 "VALIDATION": Validation(),
             },
             publishing=Publishing(
-                self.store, forges, publishers, repositories, self._locks, self._clock
+                self.store,
+                forges,
+                publishers,
+                repositories,
+                self._locks,
+                self._clock,
+                propose_seconds=lease,
             ),
         )
 
     async def aclose(self) -> None:
         if self._repositories is not None:
             await self._repositories.aclose()
+
+
+def _publishers(outside: Outside) -> dict[str, Publisher]:
+    return {name: one for name, one in outside.forges.items() if isinstance(one, Publisher)}
 
 
 def fixer_config(fix: FixSettings) -> FixerConfig:

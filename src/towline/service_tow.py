@@ -29,6 +29,7 @@ from towline.ports.clock import Clock
 from towline.ports.forge import Forge
 from towline.ports.inbox import Stored
 from towline.ports.jobs import Bell, JobStore
+from towline.ports.notifier import Notifier
 from towline.settings import Settings
 from towline.settings_policy import breaker_limits_of, policy_of
 from towline.store.pulls import SqlPulls
@@ -57,6 +58,8 @@ class Outside:
     http: HttpPoster | None = None
     pause: Pause = asyncio.sleep
     """How time passes between two looks."""
+    notifier: Notifier | None = None
+    """Who tells people; None: whoever the settings name."""
 
     async def aclose(self) -> None:
         parts: list[Closing] = [*self.forges.values()]
@@ -138,7 +141,7 @@ class TowParts:
             self.tracker.correct,
         )
         urls = settings.notify.urls
-        notifier = AppriseNotifier(urls) if urls else None
+        notifier = outside.notifier or (AppriseNotifier(urls) if urls else None)
         self._escalations = Escalations(self.pulls, forges, notifier)
 
     async def _ordered(self, event: Commented, stored: Stored) -> None:

@@ -18,10 +18,14 @@ from towline.web.tow_access import Tow
 
 if TYPE_CHECKING:
     from towline.service import Service
+    from towline.web.dashboard.demo_strip import Strip
 
 
-def apps_of(service: Service) -> tuple[App, App]:
-    """The data plane and the control plane; one app for both where they share an address."""
+def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
+    """The data plane and the control plane; one app for both where they share an address.
+
+    A demo brings the `strip` that its pages show.
+    """
     settings, tow, database = service.settings, service.tow, service.database
     mesh = Mesh(service.submit, service.keyring, max_body_bytes=settings.mesh.max_body_bytes)
     control = create_control_app(
@@ -44,6 +48,7 @@ def apps_of(service: Service) -> tuple[App, App]:
             settings.audit.file,
             tow.outside.forges,
             service.farewell,
+            strip,
         ),
     )
     alone = settings.serve.control_port is not None

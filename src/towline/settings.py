@@ -25,6 +25,13 @@ from towline.errors import Rejected
 from towline.settings_complaints import PREFIX, first_complaint, shown, table_at
 from towline.settings_fix import FixSettings
 from towline.settings_polling import PollingSettings, needed
+from towline.settings_sources import (
+    GitHubSettings,
+    GitLabSettings,
+    JenkinsSettings,
+    JiraSettings,
+    SourceSettings,
+)
 from towline.settings_tow import (
     BudgetSettings,
     CommandSettings,
@@ -39,10 +46,9 @@ from towline.settings_tow import (
 )
 from towline.settings_values import (
     Count,
-    HttpUrl,
     Port,
     Seconds,
-    Strings,
+    Secret,
     Table,
     repo_name,
     words_of,
@@ -52,153 +58,148 @@ DEFAULT_FILE = "towline.toml"
 _NOT_SETTINGS = ("TOWLINE_TEST_", "TOWLINE_CONFIG")
 
 Scope = Literal["read", "submit", "work", "command", "admin"]
-Secret = Annotated[str | None, Field(repr=False)]
 
 
 class IdempotencySettings(Table):
     """How long results are kept, and how much of them."""
 
     enabled: bool = True
+    """Whether the submit API deduplicates by key."""
     ttl_sec: Seconds = 86400
+    """How long a completed request answers for its key."""
     failed_ttl_sec: Seconds = 3600
+    """The same for a failed one."""
     lock_ttl_sec: Seconds = 300
+    """How long a holder is trusted without a heartbeat."""
     max_attempts: Count = 3
+    """After which a failing key is answered with its last error."""
     max_cached_bytes: Count = 16384
+    """Above which a result is not repeated to duplicates."""
     store_max_items: Count = 200_000
-
-
-class SourceSettings(Table):
-    """A sender of webhooks. All its secrets are valid at once, so that one can be changed."""
-
-    webhook_secrets: Annotated[Strings, Field(repr=False)] = ()
-    allow_unsigned: bool = False
-
-
-class GitHubSettings(SourceSettings):
-    """GitHub: its API, and the hooks whose delivery log is compared with the inbox."""
-
-    api_url: HttpUrl = "https://api.github.com"
-    token: Secret = None
-    app_id: str | None = None
-    app_key_file: Path | None = None
-    hooks: Strings = ()
-    """Repository hooks to watch, each as OWNER/NAME:HOOK_ID; those of an App need none."""
-    recovery_seconds: Seconds = 300
-
-
-class GitLabSettings(SourceSettings):
-    """GitLab and its API."""
-
-    api_url: HttpUrl = "https://gitlab.com/api/v4"
-    token: Secret = None
-
-
-class JenkinsSettings(SourceSettings):
-    """Jenkins, and who starts builds there."""
-
-    url: HttpUrl | None = None
-    user: str | None = None
-    token: Secret = None
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        if (self.user is None) != (self.token is None):
-            raise ValueError("user and token are set both or not at all")
-        if self.token is not None and self.url is None:
-            raise ValueError("token is for url, which is not set")
-        return self
-
-
-class JiraSettings(SourceSettings):
-    """Jira and its API; Cloud's token needs its user, Data Center's has none."""
-
-    url: HttpUrl | None = None
-    user: str | None = None
-    token: Secret = None
+    """Above which finished requests are evicted, oldest first."""
 
 
 class IngestSettings(Table):
     """What may come in, how fast, and how long it is kept."""
 
     repo_rate_per_minute: Count = 30
+    """Deliveries of one repository that are worked on at once; the rest runs later."""
     max_body_bytes: Count = 26_214_400
+    """Above which a delivery is refused with 413."""
     max_concurrency: Count = 512
+    """Deliveries under way in one process, above which the answer is 503."""
     max_inflight_bytes: Count = 268_435_456
+    """Bytes of bodies under way in one process."""
     body_timeout_seconds: Seconds = 10
+    """Within which a body must have arrived."""
     keep_seconds: Seconds = 604_800
+    """How long deliveries are kept; not below a sender's redelivery time."""
 
 
 class PipelineSettings(Table):
     """How often and how soon work is tried again, and how much of it at a time."""
 
     max_attempts: Count = 3
+    """Attempts of a job before it is a dead letter, and of a fix run before it is blocked."""
     base_backoff_seconds: Seconds = 30
+    """The pause after the first attempt; doubled each time."""
     max_backoff_seconds: Seconds = 600
+    """The longest pause."""
     cooldown_seconds: Seconds = 900
+    """How long after its end a job may not be redelivered yet, and how long a fix waits after
+    another attempt or proposal for the same thing."""
     repo_concurrency: Count = 2
+    """Jobs of one repository at a time, over all workers."""
 
 
 class WorkerSettings(Table):
     """The workers of one process."""
 
     concurrency: Count = 100
+    """Jobs at a time in one process."""
     lease_seconds: Annotated[float, Field(ge=1)] = 60
+    """After which a silent worker's jobs go to others."""
     job_timeout_seconds: Seconds = 1200
+    """After which a job is stopped and tried again."""
     drain_seconds: Seconds = 30
+    """How long a stopping worker lets its jobs finish."""
     keep_done_seconds: Seconds = 604_800
+    """How long finished jobs are kept."""
     keep_dead_seconds: Seconds = 2_592_000
+    """How long dead letters are kept."""
 
 
 class MeshSettings(Table):
     """The submit API: how much may wait, how much may run, and how results are sealed."""
 
     max_queued: Count = 10_000
+    """Submitted jobs that may wait; then 429."""
     max_inflight: Count = 1_000
+    """Submitted jobs that may run; then claims wait."""
     max_body_bytes: Count = 1_048_576
+    """Above which a request is refused with 413."""
     max_lease_seconds: Seconds = 3600
+    """The longest lease a remote worker may ask for."""
     hmac_key: Secret = None
+    """The shared key of result seals."""
 
 
 class ServeSettings(Table):
     """Where to listen. With a control port, all but webhooks and mesh moves to that address."""
 
     host: str = "127.0.0.1"
+    """The address of webhooks and mesh."""
     port: Port = 8788
+    """Its port; 0 for any free one."""
     control_host: str = "127.0.0.1"
+    """The address of everything else, if it has one of its own."""
     control_port: Port | None = None
+    """Its port; without it there is one address for all."""
 
 
 class AuditSettings(Table):
     """The audit log: JSON lines in a file that is rotated, or the ordinary log."""
 
     file: Path | None = None
+    """Where audit events go as JSON lines; else to the log."""
     max_bytes: Count = 10_485_760
+    """When the file is rotated."""
     keep_files: Count = 5
+    """How many old files are kept."""
 
 
 class LogSettings(Table):
+    """Log lines, on standard error."""
+
     format: Literal["auto", "json", "text"] = "auto"
+    """`json`, `text`, or by whether standard error is a terminal."""
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is less urgent than this is not logged."""
 
 
 class TraceSettings(Table):
     """OpenTelemetry traces, off unless enabled."""
 
     enabled: bool = False
+    """OpenTelemetry traces (extra `traces`)."""
     endpoint: str | None = None
+    """The OTLP collector, if not the usual one."""
 
 
 class ApiKeySettings(Table):
     """A key given by the settings; those made by `towline keys create` are in the database."""
 
     key: Annotated[str, Field(min_length=16, repr=False)]
+    """The key itself."""
     scopes: Annotated[tuple[Scope, ...], BeforeValidator(words_of)] = ("read",)
+    """What it opens; `admin` includes the others."""
 
 
 class ScheduleSettings(Table):
     """A job by cron expression, in UTC."""
 
     cron: str
+    """When its tick is due."""
 
 
 def _named_repos(repos: dict[str, RepoSettings]) -> dict[str, RepoSettings]:
@@ -211,10 +212,15 @@ class Settings(Table):
     """Everything that can be set."""
 
     database_url: Annotated[str, Field(repr=False)] = "sqlite:///towline.db"
+    """The store: `sqlite:///FILE` or `postgresql://…`."""
     state_backend: Literal["memory", "sql", "redis"] = "sql"
+    """Where the leader's lease lives; `memory` is for one process."""
     redis_url: Secret = None
+    """Redis, for `state_backend = "redis"` and for `engine = "celery"`."""
     engine: Literal["embedded", "celery"] = "embedded"
+    """Who works: workers inside of each process, or Celery's."""
     store_timeout_seconds: Seconds = 5.0
+    """Within which every call to the store ends."""
     idempotency: IdempotencySettings = IdempotencySettings()
     github: GitHubSettings = GitHubSettings()
     gitlab: GitLabSettings = GitLabSettings()
@@ -348,3 +354,8 @@ def _merged(under: Any, over: Any) -> Any:
     if not (isinstance(under, dict) and isinstance(over, dict)):
         return over
     return {**under, **{name: _merged(under.get(name), value) for name, value in over.items()}}
+
+
+def same_hashes_in_children() -> None:
+    """The sets of processes that are started from now on keep one order, in each run the same."""
+    os.putenv("PYTHONHASHSEED", "0")

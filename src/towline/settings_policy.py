@@ -11,7 +11,14 @@ from pydantic import BaseModel
 from towline.core.breaker import Limits
 from towline.core.budgets import STRATEGIES, Counts
 from towline.core.failures import Pattern
-from towline.core.fixrun import BANDIT, Command, FixPolicy, FixRules, IssueRule
+from towline.core.fixrun import (
+    BANDIT,
+    AllowedLine,
+    Command,
+    FixPolicy,
+    FixRules,
+    IssueRule,
+)
 from towline.core.signals import (
     DEFAULT_TRIGGERS,
     OUTCOMES,
@@ -48,6 +55,7 @@ _AS_IN_SETTINGS = (
         "base_branches",
         "checks",
         "on_pulls",
+        "audit",
     ),
 )
 """What a fix may be, named as in the settings."""
@@ -123,6 +131,7 @@ def _fix_policy(settings: Settings, repo: str) -> FixPolicy:
     scans = tuple(command_of(tool) for tool in fix.scans)
     return FixPolicy(
         **{name: getattr(fix, name) for name in _AS_IN_SETTINGS},
+        allowed_secrets=tuple(AllowedLine(one.path, one.sha256) for one in fix.allowed_secrets),
         labels=fix.labels or settings.tow.labels[:1],
         scans=(BANDIT, *scans) if fix.bandit else scans,
         validation=None if fix.validation is None else command_of(fix.validation),

@@ -22,16 +22,22 @@ class JiraQuerySettings(Table):
     """Issues to look for."""
 
     jql: Annotated[str, AfterValidator(_jql)]
+    """Finds issues, without `ORDER BY`; needs `jira.url` and `jira.token`."""
 
 
 class PollingSettings(Table):
     """What is read, how often, and how far back each time."""
 
     every_seconds: Seconds = 60
+    """How often each of these sources is read."""
     overlap_seconds: Seconds = 120
+    """How far before its watermark a reading begins; more than the server's clocks differ by."""
     max_pages: Count = 50
+    """How many pages of 100 are read at a time; the rest follows with the next reading."""
     gitlab: RepoNames = ()
+    """Projects whose merge requests and notes are read; needs `gitlab.token`."""
     github: RepoNames = ()
+    """Repositories whose pull requests and comments are read; needs `github.token` or an App."""
     jira: dict[str, JiraQuerySettings] = Field(default_factory=dict)
 
 

@@ -82,6 +82,7 @@ def _apprise_url(text: str) -> str:
 
 
 Name = Annotated[str, Field(min_length=1)]
+Secret = Annotated[str | None, Field(repr=False)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(list_of)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(list_of)]
 Words = Annotated[tuple[Name, ...], BeforeValidator(words_of)]

@@ -97,6 +97,22 @@ async def test_filtering_and_ordering_a_rebuild(desk: Desk) -> None:
     assert '"command":"/rebuild"' in (job.params or "")
 
 
+async def test_a_filter_acts_while_one_types(desk: Desk) -> None:
+    """What fits is put in place, the address follows, and going back shows what was before."""
+    await furnished(desk.plane)
+    page = await desk.signed_in()
+    await expect(page.locator(".card")).to_have_count(3)
+    await page.fill("input[name=search]", "beta")
+    await expect(page.locator(".card")).to_have_count(1)
+    await expect(page.locator("[data-ref='octo-org/web#8']")).to_be_visible()
+    assert "search=beta" in page.url
+    await expect(page.locator("#clear a")).to_be_visible()
+    await page.select_option("select[name=state]", "MERGED")
+    await expect(page.locator("#found")).to_contain_text("Nothing fits these filters")
+    await page.go_back()
+    await expect(page.locator(".card")).to_have_count(1)
+
+
 async def test_a_pull_request_changes_under_ones_eyes(desk: Desk) -> None:
     """Its page follows; then /rebuild is no longer to be had, and a forced one is refused."""
     await furnished(desk.plane)
@@ -158,7 +174,8 @@ async def test_redelivering_and_unblocking(desk: Desk) -> None:
 
 PAGES = (
     *("/ui/", "/ui/?state=CHECKS_FAILED", "/ui/pr/octo-org/app/7", "/ui/health", "/ui/inbox"),
-    *("/ui/inbox/delivery-1", "/ui/jobs", "/ui/runs", "/ui/runs/r1", "/ui/audit", "/ui/nowhere"),
+    *("/ui/health?days=30", "/ui/inbox/delivery-1", "/ui/jobs", "/ui/jobs/job_r1", "/ui/runs"),
+    *("/ui/runs/r1", "/ui/audit", "/ui/nowhere"),
 )
 
 
@@ -179,21 +196,28 @@ async def test_without_javascript(desk: Desk) -> None:
     desk.complaints = [one for one in desk.complaints if "404" not in one]
 
 
+async def grave_faults(page: Page) -> list[object]:
+    await page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        (one["id"], [node["html"][:120] for node in one["nodes"]][:3])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
 async def test_no_serious_fault_for_assistive_technology(desk: Desk) -> None:
     """axe-core finds none, on any page, in light and in dark."""
     await furnished(desk.plane)
     for scheme in ("light", "dark"):
+        door = await (await desk.context(color_scheme=scheme)).new_page()
+        await door.goto("/ui/sign-in")
+        assert not await grave_faults(door), scheme
         page = await desk.signed_in(color_scheme=scheme)
         for path in PAGES:
             await page.goto(path)
-            await page.evaluate(AXE.read_text(encoding="utf-8"))
-            found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-            grave = [
-                (one["id"], [node["html"][:120] for node in one["nodes"]][:3])
-                for one in found["violations"]
-                if one["impact"] in ("serious", "critical")
-            ]
-            assert not grave, (scheme, path, grave)
+            found = await grave_faults(page)
+            assert not found, (scheme, path, found)
     desk.complaints = [one for one in desk.complaints if "404" not in one]
 
 

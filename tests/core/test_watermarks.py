@@ -63,8 +63,8 @@ def test_after_a_clock_was_put_back_nothing_new_is_skipped(mark: Mark, started: 
     [(550, 550), (450, 500), (900, 700)],
 )
 def test_a_reading_that_was_cut_short(newest: int, watermark: int) -> None:
-    """The watermark goes as far as it got, neither back nor past its start."""
-    assert advanced_to(Mark(100, 500), newest, 700) == Mark(100, watermark)
+    """The watermark goes as far as it got, neither back nor past its start; what is heard stays."""
+    assert advanced_to(Mark(100, 500), newest, 700) == Mark(100, watermark, heard_us=500)
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,31 @@
-"""Fix runs by several at once, and by processes that are killed."""
+"""Fix runs by several at once; those of processes that are killed are in test_fix_killed."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-import httpx2
 import pytest
 
 from tests.e2e.fix_over_http import (
-    KEY,
     HeldPlace,
-    as_environment,
     asked_to_open,
     break_it,
     fail_lint,
     fixing,
-    hook_up,
     our_branches,
-    outcomes,
     proposals,
     runs_of,
     the_run,
     writes_to,
 )
-from tests.e2e.programs import Program
 from tests.e2e.tow_over_http import REPO, place_on, towing
 from tests.web.front_door import until
-from towline.core.fixrun import STAGES
 from towline.git.environment import GitEnvironment
 from towline.git.process import Git, GitEnd
 from towline.sim.http_faults import HttpFault
 
 OTHER = "octo-org/other"
-LOCKS_OF_THE_DEAD = 100.0
-"""They end by themselves, the longest that is waited for after 45 s."""
-ALL_PASSED = dict.fromkeys(STAGES, "passed")
 
 
 async def test_two_repositories_at_once(sqlite_url: str, tmp_path: Path) -> None:
@@ -103,56 +92,6 @@ async def test_two_services_propose_once(postgres_url: str, tmp_path: Path) -> N
         assert proposals(place) == sorted(run["last_pr_number"] for run in runs)
         assert asked_to_open(place) == len(names)
         assert writes_to(place) == ["GET", "POST"] * len(names)
-
-
-# ---------------------------------------------------------------------- killed
-
-
-@pytest.mark.slow
-async def test_killed_around_the_opening(sqlite_url: str, tmp_path: Path) -> None:
-    """Between push and opening here, between opening and its record there: one of each, twice."""
-    async with place_on(sqlite_url) as place:
-        place.town.add_repo(OTHER)
-        before = HttpFault(kind="silent", path=f"/repos/{REPO}/pulls", method="POST", times=1)
-        after = HttpFault(kind="reply_silent", path=f"/repos/{OTHER}/pulls", method="POST", times=1)
-        place.sim.faults += [before, after]
-        settings = as_environment(place, fixing(tmp_path, REPO, OTHER))
-        program = Program(tmp_path, settings, "serve")
-        try:
-            await asyncio.to_thread(program.start)
-            hook_up(place, f"http://127.0.0.1:{program.port}")
-            for repo in (REPO, OTHER):
-                break_it(place, repo)
-                fail_lint(place, repo)
-            await place.sim.settle()
-
-            async def both_are_waiting() -> bool:
-                return (before.times, after.times) == (0, 0) and len(proposals(place, OTHER)) == 1
-
-            await until(both_are_waiting, "both pull requests were asked for")
-            assert (len(our_branches(place)), proposals(place)) == (1, [])
-            await asyncio.to_thread(program.kill)
-            await asyncio.to_thread(program.start)
-            ended = await all_done(program, 2)
-        finally:
-            await asyncio.to_thread(program.__exit__, None, None, None)
-        for run in ended:
-            assert outcomes(run) == ALL_PASSED
-            assert our_branches(place, run["repo"]) == [run["branch"]]
-            (number,) = proposals(place, run["repo"])
-            assert run["last_pr_number"] == number
-            assert len(place.town.world.pull_commits(run["repo"], number)) == 1
-
-
-async def all_done(program: Program, many: int) -> list[Any]:
-    url = f"http://127.0.0.1:{program.port}"
-    async with httpx2.AsyncClient(base_url=url, headers={"x-api-key": KEY}) as client:
-        async with asyncio.timeout(LOCKS_OF_THE_DEAD):
-            while True:
-                runs: list[Any] = (await client.get("/api/runs")).json()["items"]
-                if [run["state"] for run in runs] == ["done"] * many:
-                    return runs
-                await asyncio.sleep(0.1)
 
 
 async def test_git_in_the_loop_that_serves(tmp_path: Path) -> None:

@@ -92,3 +92,19 @@ def test_it_needs_a_command() -> None:
         build(FixerConfig())
     shown = AgentConfig(command=Command(name="x", argv=("x",)), environment={"KEY": "hidden"})
     assert "hidden" not in repr(FixerConfig(agent=shown))
+
+
+async def test_what_it_was_given_in_secret_stays_a_secret(tmp_path: Path) -> None:
+    """Neither the log nor the reason repeats the key, and no patch takes it along."""
+    key = "the-key-of-the-agent"
+    tells = "import os\nprint('key:', os.environ['AGENT_KEY'])\n"
+    changed = f"{tells}open('hello.txt', 'w').write('hello')"
+    report = await agent(changed, AGENT_KEY=key).fix(PLAN, Tree(tmp_path / "a", {}), BareSandbox())
+    assert report.log == "key: ***"
+    fixer = agent(f"{tells}raise SystemExit(3)", AGENT_KEY=key)
+    with pytest.raises(Definitive) as failed:
+        await fixer.fix(PLAN, Tree(tmp_path / "b", {}), BareSandbox())
+    assert key not in str(failed.value)
+    writes = "import os\nopen('hello.txt', 'w').write(os.environ['AGENT_KEY'])"
+    with pytest.raises(Definitive, match="in secret"):
+        await agent(writes, AGENT_KEY=key).fix(PLAN, Tree(tmp_path / "c", {}), BareSandbox())

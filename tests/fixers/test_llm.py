@@ -210,3 +210,16 @@ def test_files_are_found_by_what_a_log_calls_them() -> None:
         "src/deep/b.py",
     ]
     assert files_named("a" * 100_000, known) == []
+
+
+async def test_a_log_does_not_choose_which_keys_are_sent(tmp_path: Path) -> None:
+    """A place for keys is not shown to the model, whoever names it."""
+    tree = Tree(
+        tmp_path, {**FILES, ".env": "TOKEN=very-private\n", "deploy/id_rsa": "very-private"}
+    )
+    named = PLAN._replace(log=f"{PLAN.log}.env:1: error\ndeploy/id_rsa:1: error\n")
+    model = Model(anthropic(DIFF))
+    await fixed(tree, model, plan=named)
+    ((_, _, body),) = model.asked
+    assert "return a - b" in json.dumps(body)
+    assert "very-private" not in json.dumps(body)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.core.fixrun import BANDIT, Command, Errand, FixPolicy, RunRecord
+from towline.core.fixrun import BANDIT, AllowedLine, Command, Errand, FixPolicy, RunRecord
 from towline.errors import Transient
 from towline.flow.fix_checks import Safety, Scans, Validation
 from towline.flow.fix_secrets import detect_secrets_search
@@ -297,3 +298,22 @@ async def test_the_network_is_trouble_only_where_there_is_one(
             await stage
     else:
         assert (await stage).outcome == "refused"
+
+
+async def test_a_false_secret_is_allowed_by_the_settings_alone(tmp_path: Path) -> None:
+    """The very line, in the very place; not beside it, nor changed, nor elsewhere."""
+    line = f'EXAMPLE = "{TOKEN}"'
+    known = AllowedLine("tests/samples/*", hashlib.sha256(line.encode()).hexdigest())
+    policy = FixPolicy(allowed_secrets=(known,))
+    for number, (path, text, outcome) in enumerate(
+        [
+            ("tests/samples/a.py", f"    {line}\n", "passed"),
+            ("src/a.py", f"{line}\n", "refused"),
+            ("tests/samples/a.py", f"{line}  # and more\n", "refused"),
+            ("tests/samples/a.py", f'{line}\nOTHER = "{TOKEN}"\n', "refused"),
+            ("tests/samples/a.py", f"{line}\n# towline: allow {known.sha256}\n", "passed"),
+        ]
+    ):
+        tree = Tree(tmp_path / str(number), {"README.md": "x\n"})
+        tree.write({path: text})
+        assert (await Safety().run(attempt_for(tree, policy=policy))).outcome == outcome, text

@@ -214,7 +214,7 @@ async def test_a_job_that_lost_its_lease_is_cancelled(bench: Bench) -> None:
 
 
 async def test_a_job_whose_lease_was_slept_through_is_not_begun(bench: Bench) -> None:
-    """Between asking for it and beginning it the process slept: somebody else may have it."""
+    """Between asking for it and beginning it the process slept: somebody else has it by then."""
 
     async def handler(job: Claimed) -> None:
         return None
@@ -224,9 +224,29 @@ async def test_a_job_whose_lease_was_slept_through_is_not_begun(bench: Bench) ->
     sent_at = bench.clock.monotonic()
     (claimed,) = await bench.jobs.claim(Wish([OWN_QUEUE], "me", 1, 60_000_000, 2))
     bench.clock.advance(61)
+    await Reaper(bench.jobs, bench.bell).reap()
     freed: list[bool] = []
     assert await crew.run(claimed, sent_at, lambda: freed.append(True)) is False
     assert (bench.starts[job_id], freed, crew.held) == (0, [True], {})
+
+
+async def test_a_claim_whose_answer_took_long_is_renewed_first(bench: Bench) -> None:
+    """It begins with a whole lease before it, and so lasts until the next renewal."""
+    ends: list[int] = []
+
+    async def handler(job: Claimed) -> None:
+        record = await bench.jobs.read(job.id)
+        assert record is not None
+        ends.append(record.lease_expires_us or 0)
+
+    crew = bench.crew(handler)
+    await bench.put()
+    sent_at = bench.clock.monotonic()
+    (claimed,) = await bench.jobs.claim(Wish([OWN_QUEUE], "me", 1, 60_000_000, 2))
+    bench.clock.advance(40)
+    assert await crew.run(claimed, sent_at) is True
+    assert ends[0] >= claimed.lease_expires_us + 40_000_000
+    await crew.drain(0)
 
 
 async def test_a_job_that_comes_back_to_its_first_worker_runs_once(bench: Bench) -> None:

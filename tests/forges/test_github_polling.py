@@ -17,6 +17,8 @@ from towline.ports.polling import Thing
 from towline.sim.http_faults import HttpFault
 from towline.sources.stored import events_of
 
+NOTHING_MOVES = 2**62
+
 MINUTE = 60_000_000
 
 
@@ -36,7 +38,11 @@ async def polling(sim: Forge) -> AsyncIterator[GitHubPolling]:
 
 async def all_since(polling: GitHubPolling, since_us: int) -> list[Thing]:
     await polling.now_us()
-    return [thing async for reach in walk(polling, since_us, 50) for thing in reach.things]
+    return [
+        thing
+        async for reach in walk(polling, since_us, NOTHING_MOVES, 50)
+        for thing in reach.things
+    ]
 
 
 async def test_the_time_is_githubs(sim: Forge, polling: GitHubPolling) -> None:
@@ -137,4 +143,4 @@ async def test_a_list_without_end(sim: Forge, polling: GitHubPolling) -> None:
     for place in range(3):
         await sim.pull(f"fix/{place}")
     with pytest.raises(ForgeUnreadable, match="does not end"):
-        [reach async for reach in walk(polling, 0, 0)]
+        [reach async for reach in walk(polling, 0, NOTHING_MOVES, 0)]

@@ -126,7 +126,7 @@ async def test_one_that_appears_meanwhile_is_adopted() -> None:
         opened = await play.forge.open_pull(REPO, head="bump", base="main", **WORDS)
         assert opened == Opened(7, f"https://github.com/{REPO}/pull/7", created=False)
         asked = [one.query for one in play.github.asked if one.method == "GET"]
-        assert all("head=octo-org%3Abump" in query and "state=open" in query for query in asked)
+        assert all("head=octo-org%3Abump" in query and "state=all" in query for query in asked)
         assert play.github.bodies(f"POST /repos/{REPO}/issues/7/labels") == [
             {"labels": ["towline"]}
         ]

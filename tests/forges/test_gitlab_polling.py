@@ -18,6 +18,8 @@ from towline.sim.gitlab import SimMergeRequest
 from towline.sim.gitlab_http import GitLabFault
 from towline.sources.stored import events_of
 
+NOTHING_MOVES = 2**62
+
 MINUTE = 60_000_000
 
 
@@ -37,7 +39,11 @@ async def polling(place: Place) -> AsyncIterator[GitLabPolling]:
 
 async def all_since(polling: GitLabPolling, since_us: int, pages: int = 50) -> list[Thing]:
     await polling.now_us()
-    return [thing async for reach in walk(polling, since_us, pages) for thing in reach.things]
+    return [
+        thing
+        async for reach in walk(polling, since_us, NOTHING_MOVES, pages)
+        for thing in reach.things
+    ]
 
 
 async def only(place: Place, polling: GitLabPolling) -> PullRequestChanged:
@@ -162,7 +168,7 @@ async def test_what_changes_during_the_reading_hides_nothing(
     made = await fill(place, 250, 10)
     await polling.now_us()
     found = set()
-    async for reach in walk(polling, since, 50):
+    async for reach in walk(polling, since, NOTHING_MOVES, 50):
         found |= {thing.id for thing in reach.things}
         if len(found) == 100:
             for request in made[:60]:

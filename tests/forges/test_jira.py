@@ -20,6 +20,8 @@ from towline.sim.jira import JiraWorld
 from towline.sim.jira_http import JiraFault, JiraSim
 from towline.sources.stored import events_of
 
+NOTHING_MOVES = 2**62
+
 TOKEN = "jira-simulated-token"
 JQL = "project = APP AND labels = towline"
 MINUTE = 60_000_000
@@ -53,7 +55,11 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
 
 async def all_since(place: Place, since_us: int) -> list[Thing]:
     await place.polling.now_us()
-    return [thing async for reach in walk(place.polling, since_us, 50) for thing in reach.things]
+    return [
+        thing
+        async for reach in walk(place.polling, since_us, NOTHING_MOVES, 50)
+        for thing in reach.things
+    ]
 
 
 def change(thing: Thing) -> IssueChanged:
@@ -140,7 +146,7 @@ async def test_what_changes_during_the_reading_hides_nothing(place: Place) -> No
         made.append(place.world.add_issue("APP", "Fix", "towline"))
     await place.polling.now_us()
     found = set()
-    async for reach in walk(place.polling, since, 50):
+    async for reach in walk(place.polling, since, NOTHING_MOVES, 50):
         found |= {thing.id for thing in reach.things}
         if len(found) == 10:
             for issue in made[:6]:
@@ -158,7 +164,7 @@ async def test_a_long_reading_asks_by_the_time_it_is(place: Place) -> None:
         made.append(place.world.add_issue("APP", "Fix", "towline").key)
     await place.polling.now_us()
     found: set[str] = set()
-    async for reach in walk(place.polling, since, 50):
+    async for reach in walk(place.polling, since, NOTHING_MOVES, 50):
         found |= {thing.id for thing in reach.things}
         place.clock.advance(600)
     assert found == set(made)

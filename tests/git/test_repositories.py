@@ -15,6 +15,7 @@ import pytest
 from tests.git.git_place import DEADLINE, Signpost, bare_git, git_place
 from tests.sim.github_server import REPO, TOKEN
 from towline.errors import Rejected
+from towline.git import places
 from towline.git.environment import scheme_of
 from towline.git.repositories import GitOptions
 from towline.git.worktree import Author
@@ -169,6 +170,44 @@ async def test_our_own_branch_is_replaced_whatever_it_was(tmp_path: Path) -> Non
                 commit = await tree.commit("x")
                 assert await place.repositories.push(tree, "towline/x", commit) == commit
         assert place.head("towline/x") == commit
+
+
+async def test_what_a_person_put_on_our_branch_is_kept(tmp_path: Path) -> None:
+    """A later try of ours does not take it away, and says so."""
+    async with git_place(tmp_path) as place:
+        async with place.repositories.open("github", REPO, "main") as tree:
+            (tree.folder / "x").write_text("ours\n")
+            await place.repositories.push(tree, "towline/x", await tree.commit("x"))
+        world = place.there.world
+        theirs = world.write_files(REPO, "towline/x", {"x": b"better\n"}, "Better", "octocat")
+        async with place.repositories.open("github", REPO, "main") as tree:
+            (tree.folder / "x").write_text("ours again\n")
+            commit = await tree.commit("x")
+            with pytest.raises(Rejected, match="somebody else's"):
+                await place.repositories.push(tree, "towline/x", commit)
+        assert place.head("towline/x") == theirs
+
+
+def test_two_that_sweep_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """What is gone, or is no folder, between the look and the touch is left out."""
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "stray").write_text("x")
+    (tmp_path / ("a" * 16)).mkdir()
+    assert places.sweep(tmp_path) == 1
+
+
+def _leave_a_dead_name(root: Path) -> None:
+    (cache,) = root.glob("caches/*.git")
+    (cache / "objects/pack/tmp_pack_x").symlink_to(root / "nowhere")
+
+
+async def test_a_pack_that_gets_its_name_while_others_tidy(tmp_path: Path) -> None:
+    """A run does not fail by what another one's fetch has renamed just now."""
+    async with git_place(tmp_path) as place:
+        async with place.repositories.open("github", REPO, "main"):
+            _leave_a_dead_name(tmp_path)
+        async with place.repositories.open("github", REPO, "main") as tree:
+            assert (tree.folder / "README.md").exists()
 
 
 async def test_a_branch_of_others_only_grows(tmp_path: Path) -> None:

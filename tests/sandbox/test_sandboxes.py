@@ -198,6 +198,11 @@ GREEDY: dict[str, tuple[str, dict[str, object], str]] = {
         {"memory_bytes": 150_000_000},
         "bytes of memory",
     ),
+    "memory that is shared": (
+        "import mmap, time\nm = mmap.mmap(-1, 1 << 28); m.write(bytes(1 << 28)); time.sleep(600)",
+        {"memory_bytes": 150_000_000},
+        "bytes of memory",
+    ),
     "processes": (
         "import os, time\nwhile True:\n try: os.fork()\n except OSError: time.sleep(0.1)",
         {"processes": 50},
@@ -223,6 +228,17 @@ async def test_who_takes_too_much_is_ended(sandbox: Sandbox, folder: Path, case:
         assert ran.status is None
         assert words in ran.output
     assert survivors(mark) == []
+
+
+async def test_what_is_shared_counts_once(sandbox: Sandbox, folder: Path) -> None:
+    """Several processes over one piece of memory, as a database has them, are not too much."""
+    code = (
+        "import mmap, os, time\nheld = mmap.mmap(-1, 60_000_000)\nheld.write(bytes(60_000_000))\n"
+        "for _ in range(4):\n if os.fork() == 0: sum(held[::4096]); time.sleep(1.5); os._exit(0)\n"
+        "for _ in range(4): os.wait()\nprint('done')"
+    )
+    ran = await python(sandbox, folder, code, memory_bytes=150_000_000)
+    assert (ran.status, ran.output) == (0, "done\n")
 
 
 async def test_one_file_cannot_be_too_large(sandbox: Sandbox, folder: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from towline.core.ended import Step
 from towline.core.pulls import PullEvent
-from towline.ports.dashboard import Reason, Step
+from towline.ports.dashboard import Reason
 from towline.web.dashboard.charts import Datum, bars, distribution, percentile
-from towline.web.dashboard.health_view import causes_of, healing_of
+from towline.web.dashboard.health_view import buckets_of, causes_of, healing_of
 from towline.web.dashboard.pages import duration, web_address
 from towline.web.dashboard.timeline import LEFT, RIGHT, WIDTH, drawn, life_of, ticks_of
 
@@ -77,7 +78,7 @@ def test_bars_reach_to_a_round_number() -> None:
 
 def test_distributions_and_percentiles() -> None:
     """Everything is in exactly one step."""
-    found = distribution([1, 299, 300, 86_399, 10**9])
+    found = distribution(buckets_of([1, 299, 300, 86_399, 10**9], [], "lead"))
     assert sum(sum(datum.values.values()) for datum in found) == 5
     assert found[0].values == {"pull requests": 2}
     assert (percentile([], 0.5), percentile([3, 1, 2], 0.5), percentile([1, 2], 0.9)) == (
@@ -97,7 +98,7 @@ def test_healing() -> None:
         Step("o/a", 2, "REMEDIATION_REBUILD", "command-queue", 0),
     ]
     healing = healing_of(steps, stuck=2)
-    assert (healing.seconds, healing.alone, healing.helped) == ([540.0], 1, 1)
+    assert (healing.buckets, healing.alone, healing.helped) == ({1: 1}, 1, 1)
     assert healing.rate == 0.25
     assert healing_of([], 0).rate is None
 

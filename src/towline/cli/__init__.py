@@ -7,11 +7,23 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from towline.cli import command, prs, reconcile, runs, sim
+from towline.cli import (
+    backtest,
+    bench,
+    command,
+    doctor,
+    init,
+    prs,
+    reconcile,
+    runs,
+    sim,
+    simulate,
+    tune,
+)
 from towline.cli.keys import keys
 from towline.errors import TowlineError
 
@@ -21,7 +33,8 @@ app = typer.Typer(
     help="Towline: every event to at most one effect.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,  # rich takes longer to load than all the rest of --help
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 database = typer.Typer(help="The database's tables.", no_args_is_help=True)
 app.add_typer(database, name="db")
@@ -29,8 +42,14 @@ app.add_typer(keys, name="keys")
 prs.register(app)
 command.register(app)
 reconcile.register(app)
+backtest.register(app)
+tune.register(app)
 runs.register(app)
 sim.register(app)
+doctor.register(app)
+init.register(app)
+simulate.register(app)
+bench.register(app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
@@ -77,11 +96,21 @@ def worker(config: ConfigOption = None) -> None:
 
 
 @app.command("demo")
-def demo(json: JsonOption = False) -> None:
-    """Watch real processes fight over one delivery, die, freeze and collide; nothing runs twice."""
+def demo(
+    port: Annotated[int | None, typer.Option(help="The port; 0 for any free one.")] = None,
+    speed: Annotated[float, typer.Option(help="How many seconds pass there in one.")] = 60.0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the dashboard in a browser.")
+    ] = True,
+    seconds: Annotated[
+        float | None, typer.Option("--for", help="End by itself after so many seconds.")
+    ] = None,
+) -> None:
+    """Watch the real service tow a simulated fleet, an hour a minute; needs no account."""
+    _may_be_stopped_before_it_begins()
     from towline.cli.demo import run
 
-    run(as_json=json)
+    run(port, speed, browser, seconds)
 
 
 @app.callback(invoke_without_command=True)
@@ -106,9 +135,30 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 def main() -> None:
     try:
-        app()
+        sys.exit(app(standalone_mode=False, prog_name="towline"))
     except TowlineError as error:
-        typer.secho(f"towline: {error}", fg="red", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
+        _say(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except _Complaint as error:
+        _say_what_was_asked_wrongly(error)
+
+
+_Complaint: type[Any] = typer.BadParameter.__mro__[2]
+"""The root of what typer says of wrong words; its name and home differ by version."""
+
+
+def _say_what_was_asked_wrongly(error: Any) -> NoReturn:
+    """One line; but where nothing was asked for, the help."""
+    if "NoArgsIsHelp" in type(error).__name__:
+        error.show()
+        sys.exit(error.exit_code)
+    text = " ".join(str(error.format_message()).split())
+    context = getattr(error, "ctx", None)
+    where = f" (see {context.command_path} --help)" if context is not None else ""
+    _say(f"{text}{where}", error.exit_code)
+
+
+def _say(text: str, code: int) -> NoReturn:
+    typer.secho(f"towline: {text}", fg="red", err=True)
+    sys.exit(code)

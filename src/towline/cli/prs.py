@@ -13,6 +13,7 @@ from towline.cli import waiting
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
+    from towline.cli.explain_texts import Told
     from towline.core.sweep_policy import TowPolicy
     from towline.ports.pulls import PullStore
     from towline.web.pull_models import PullStatus
@@ -66,13 +67,13 @@ def pull(ref: Ref, config: Config = None, json: Json = False) -> None:
 
 def explain(ref: Ref, config: Config = None, json: Json = False) -> None:
     """Say why each decision on a pull request was taken, and what comes next."""
-    status = waiting.run("Reading the pull request", _status(config, ref))
-    from towline.cli.pull_texts import explained, show_explanation
+    told = waiting.run("Reading the pull request", _told(config, ref))
+    from towline.cli.explain_texts import explained, show_explanation
 
     if json:
-        print_json(explained(status))
+        print_json(explained(told))
         return
-    show_explanation(status)
+    show_explanation(told)
 
 
 def print_json(value: Any) -> None:
@@ -95,6 +96,7 @@ class _Opened(NamedTuple):
     pulls: PullStore
     policy: TowPolicy
     now_us: int
+    every_seconds: float
 
 
 @asynccontextmanager
@@ -110,7 +112,8 @@ async def _opened(config: Path | None) -> AsyncIterator[_Opened]:
     database = database_for(loaded.database_url, clock, loaded.store_timeout_seconds)
     try:
         await database.connect()
-        yield _Opened(SqlPulls(database), policy_of(loaded), clock.now_us())
+        every = loaded.reconciler.every_seconds
+        yield _Opened(SqlPulls(database), policy_of(loaded), clock.now_us(), every)
     finally:
         await database.aclose()
 
@@ -141,6 +144,12 @@ async def _fleet(
 
 
 async def _status(config: Path | None, text: str) -> PullStatus:
+    return (await _told(config, text)).status
+
+
+async def _told(config: Path | None, text: str) -> Told:
+    from towline.cli.explain_texts import Told
+    from towline.core.explaining import notes_on, when_next
     from towline.web.fleet import full_name, story_of
     from towline.web.pull_models import pull_status
 
@@ -151,4 +160,11 @@ async def _status(config: Path | None, text: str) -> PullStatus:
         if record is None:
             raise Rejected(f"{repo}#{number} is not towed, or ended long ago")
         story = await story_of(opened.pulls, record)
-    return pull_status(record, opened.policy, opened.now_us, story)
+    policy = opened.policy.of(repo)
+    patience = policy.thresholds.get(record.state)
+    since, now = record.since_us / 1e6, opened.now_us / 1e6
+    return Told(
+        pull_status(record, opened.policy, opened.now_us, story),
+        notes_on(story.events, policy),
+        when_next(record.state, since, now, patience, opened.every_seconds),
+    )

@@ -25,12 +25,13 @@ _COLOURS: Final = {
     "APPROVED": "cyan",
 }
 _WHY: Final = ("reason", "detail", "says", "summary", "evidence", "command", "outcome")
+_ENDED: Final = ("MERGED", "CLOSED")
 _LONGEST: Final = 300
 _EVENTS_SHOWN: Final = 15
 
 
 def show_fleet(found: Mapping[str, Any]) -> None:
-    console = _console()
+    console = terminal()
     items: Sequence[Mapping[str, Any]] = found["items"]
     if console.is_terminal:
         table = Table(box=None, pad_edge=False, header_style="bold")
@@ -50,119 +51,78 @@ def show_fleet(found: Mapping[str, Any]) -> None:
 
 
 def show_pull(status: PullStatus) -> None:
-    console = _console()
-    _head(console, status)
+    console = terminal()
+    head(console, status)
     used = {name: tries for name, tries in status.retry_counts.items() if tries.used}
     shown = ", ".join(f"{name} {tries.used}/{tries.max}" for name, tries in used.items())
-    _line(console, "tries used", shown or "none")
+    line(console, "tries used", shown or "none")
     left_out = len(status.events) - _EVENTS_SHOWN
     if left_out > 0:
-        _line(console, "log", f"{left_out} earlier events: towline pr --json shows all")
+        line(console, "log", f"{left_out} earlier events: towline pr --json shows all")
     _events(console, status.events[-_EVENTS_SHOWN:])
 
 
-def show_explanation(status: PullStatus) -> None:
-    console = _console()
-    _head(console, status)
-    console.print()
-    _events(console, status.events)
-    decided = status.last_decision
-    if decided:
-        console.print()
-        _line(console, "last decision", f"{decided.get('next_action')}: {decided.get('outcome')}")
-    _next(console, status)
-
-
 def show_decisions(decisions: Sequence[Mapping[str, Any]]) -> None:
-    console = _console()
+    console = terminal()
     for one in decisions:
         told = Text.assemble(
-            (_clean(one["pr"]), "bold"), "  ", _state(one["state"]), "  ",
-            (_clean(one["action"]), "yellow"), f"  {_clean(one['outcome'])}",
-            (f"  {_clean(one['rule'])}: {_clean(one['reason'])}", "dim"),
+            (clean(one["pr"]), "bold"), "  ", _state(one["state"]), "  ",
+            (clean(one["action"]), "yellow"), f"  {clean(one['outcome'])}",
+            (f"  {clean(one['rule'])}: {clean(one['reason'])}", "dim"),
         )  # fmt: skip
         console.print(told, soft_wrap=True)
 
 
-def explained(status: PullStatus) -> dict[str, Any]:
-    """The same for programs."""
-    whole = status.model_dump(mode="json")
-    story = [
-        {**event, "why": _why(event["payload"]), "observed": _is_observed(event["event_type"])}
-        for event in whole["events"]
-    ]
-    names = ("repo", "number", "state", "substatus", "waiting_for", "stale")
-    return {
-        **{name: whole[name] for name in names},
-        "diagnosis": whole["diagnosis"],
-        "last_decision": whole["last_decision"],
-        "retry_counts": whole["retry_counts"],
-        "story": story,
-    }
-
-
-def _head(console: Console, status: PullStatus) -> None:
+def head(console: Console, status: PullStatus) -> None:
     console.print(
         Text.assemble(
             (f"{status.repo}#{status.number}", "bold"), "  ", _state(status.state), "  ",
-            _clean(status.title),
+            clean(status.title),
         ),
         soft_wrap=True,
     )  # fmt: skip
-    detail = f" ({_clean(status.substatus)})" if status.substatus else ""
+    detail = f" ({clean(status.substatus)})" if status.substatus else ""
     late = ", and is stale" if status.stale else ""
-    age = _age(status.last_event_timestamp)
-    _line(console, "waits for", f"{status.waiting_for}{detail}, for {age}{late}")
-    _line(console, "branch", f"{status.branch} → {status.base}, head {(status.head or '')[:12]}")
+    since = age(status.last_event_timestamp)
+    waited = f"since {since} ago" if status.state in _ENDED else f"for {since}"
+    line(console, "waits for", f"{status.waiting_for}{detail}, {waited}{late}")
+    line(console, "branch", f"{status.branch} → {status.base}, head {(status.head or '')[:12]}")
     if status.vulnerability_id:
-        _line(console, "fixes", status.vulnerability_id)
+        line(console, "fixes", status.vulnerability_id)
     for name, number in (("replaces", status.replaces), ("replaced by", status.replaced_by)):
         if number is not None:
-            _line(console, name, f"{status.repo}#{number}")
+            line(console, name, f"{status.repo}#{number}")
     if status.url:
-        _line(console, "at", status.url)
+        line(console, "at", status.url)
     diagnosis = status.diagnosis
     if diagnosis is not None:
-        _line(console, "diagnosis", f"{diagnosis.get('rule')}: {diagnosis.get('reason')}")
+        line(console, "diagnosis", f"{diagnosis.get('rule')}: {diagnosis.get('reason')}")
         if diagnosis.get("evidence"):
-            _line(console, "evidence", diagnosis["evidence"])
-
-
-def _next(console: Console, status: PullStatus) -> None:
-    diagnosis = status.diagnosis
-    if diagnosis is None:
-        _line(console, "next", "nothing: its life has ended")
-        return
-    left = diagnosis.get("budget_left")
-    tries = f", {left} tries left" if left is not None else ""
-    _line(console, "next", f"{diagnosis.get('next_action')}{tries}")
-    otherwise = diagnosis.get("otherwise")
-    if otherwise:
-        _line(console, "otherwise", f"{otherwise.get('action')}: {otherwise.get('reason')}")
+            line(console, "evidence", diagnosis["evidence"])
 
 
 def _events(console: Console, events: Sequence[EventOut]) -> None:
     """What said nothing new is only counted."""
     news = [event for event in events if not event.payload.get("repeated")]
     for event in news:
-        _event(console, event)
+        show_event(console, event)
     if len(news) < len(events):
-        _line(console, "left out", f"{len(events) - len(news)} that only repeated")
+        line(console, "left out", f"{len(events) - len(news)} that only repeated")
 
 
-def _event(console: Console, event: EventOut) -> None:
-    style = "" if _is_observed(event.event_type) else "yellow"
+def show_event(console: Console, event: EventOut) -> None:
+    style = "" if is_observed(event.event_type) else "yellow"
     if event.payload.get("anomaly"):
         style = "red"
-    why = _why(event.payload)
+    reasons = why(event.payload)
     told = Text.assemble(
-        (event.at.strftime("%Y-%m-%d %H:%M:%S"), "dim"), "  ", (_clean(event.event_type), style),
-        (f"  {_clean(event.source)}", "dim"), f"  {_clean(why)}" if why else "",
+        (event.at.strftime("%Y-%m-%d %H:%M:%S"), "dim"), "  ", (clean(event.event_type), style),
+        (f"  {clean(event.source)}", "dim"), f"  {clean(reasons)}" if reasons else "",
     )  # fmt: skip
     console.print(told, soft_wrap=True)
 
 
-def _why(payload: Mapping[str, Any]) -> str:
+def why(payload: Mapping[str, Any]) -> str:
     """What an event did, and for which reason, as far as it tells."""
     anomaly = payload.get("anomaly")
     if anomaly:
@@ -172,7 +132,8 @@ def _why(payload: Mapping[str, Any]) -> str:
     rule = payload.get("rule")
     if rule:
         told = [f"{rule}: {'; '.join(told)}" if told else str(rule)]
-    before, after = payload.get("from"), payload.get("to")
+    before = payload.get("from") or payload.get("table")
+    after = payload.get("to") or payload.get("actual")
     if before and after and before != after:
         told.insert(0, f"{before} → {after}")
     if payload.get("check"):
@@ -183,7 +144,7 @@ def _why(payload: Mapping[str, Any]) -> str:
     return f"{'; '.join(told)} (by {by})".lstrip() if by else "; ".join(told)
 
 
-def _is_observed(event_type: str) -> bool:
+def is_observed(event_type: str) -> bool:
     """Whether the world did it, or we."""
     ours = ("REMEDIATION_", "ESCALAT", "COMMAND_", "STATE_DRIFT")
     return not event_type.startswith(ours)
@@ -191,15 +152,15 @@ def _is_observed(event_type: str) -> bool:
 
 def _row(item: Mapping[str, Any]) -> list[Text]:
     since = datetime.fromisoformat(item["last_event_timestamp"])
-    age = Text(_age(since), style="bold yellow" if item["stale"] else "")
+    waited = Text(age(since), style="bold yellow" if item["stale"] else "")
     diagnosis = item["diagnosis"] or {}
     waits = diagnosis.get("rule") or item["waiting_for"]
     return [
         Text(f"{item['repo']}#{item['number']}"),
         _state(item["state"]),
-        age,
-        Text(_clean(waits)),
-        Text(_clean(item["title"])),
+        waited,
+        Text(clean(waits)),
+        Text(clean(item["title"])),
     ]
 
 
@@ -207,18 +168,18 @@ def _state(state: str) -> Text:
     return Text(state, style=_COLOURS.get(state, ""))
 
 
-def _line(console: Console, name: str, value: object) -> None:
-    told = Text.assemble((f"{name:>13}  ", "dim"), _clean(value))
+def line(console: Console, name: str, value: object) -> None:
+    told = Text.assemble((f"{name:>13}  ", "dim"), clean(value))
     console.print(told, soft_wrap=True)
 
 
-def _clean(value: object) -> str:
+def clean(value: object) -> str:
     """On one line, and without a letter that a terminal would act upon."""
     text = "".join(letter if letter.isprintable() else " " for letter in str(value))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _age(since: datetime) -> str:
+def age(since: datetime) -> str:
     minutes = max(0, int((datetime.now(UTC) - since).total_seconds() // 60))
     hours, days = minutes // 60, minutes // 1440
     if days:
@@ -226,5 +187,5 @@ def _age(since: datetime) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
-def _console() -> Console:
+def terminal() -> Console:
     return Console(highlight=False)

@@ -90,10 +90,10 @@ def _sockets(serve: ServeSettings) -> list[socket.socket]:
     wanted = [(serve.host, serve.port)]
     if serve.control_port is not None:
         wanted.append((serve.control_host, serve.control_port))
-    return [_bound(host, port) for host, port in wanted]
+    return [bound(host, port) for host, port in wanted]
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from towline.sim.http import GitHubSim
+    from towline.web.answers import App
 
 _REPO = "demo/app"
 _AN_HOUR = 3600.0
@@ -94,7 +95,7 @@ async def _serve(
 ) -> None:
     sim = _simulator(token, speed, seed, actors)
     sim.webhooks.root = _address(listening)
-    server = _server(sim)
+    server = simulator_server(sim)
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -132,7 +133,8 @@ def _simulator(token: str, speed: float, seed: int, actors: bool) -> GitHubSim:
     return GitHubSim(world, clock, token)
 
 
-def _server(sim: GitHubSim) -> uvicorn.Server:
+def simulator_server(sim: App) -> uvicorn.Server:
+    """A server that leaves the Date header to the simulator, whose time is its own."""
     import uvicorn
 
     config = uvicorn.Config(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from towline.coordination.waiting import wait_for
 from towline.errors import Transient
 
-_PAUSES = (0.0, 0.25, 1.0, 4.0)
+_PAUSES = (0.0, 0.25, 1.0, 4.0, 15.0, 60.0)
 T = TypeVar("T")
 
 

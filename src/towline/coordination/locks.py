@@ -76,12 +76,15 @@ class LockService:
             await self._finish(self._release(name, grant.token))
 
     async def _release(self, name: str, token: int) -> None:
-        """Pass the lock on. If the store is away, the lease's own end will do it."""
-        sent_at = self._clock.monotonic()
+        """Pass the lock on, again if the store is away; in the end its own end will do it."""
         try:
-            granted = await self._leases.pass_on(name, token, self._mailbox.address)
+            await self._pass_on(name, token)
         except Transient:
-            return
+            self._background.undo(lambda: self._pass_on(name, token))
+
+    async def _pass_on(self, name: str, token: int) -> None:
+        sent_at = self._clock.monotonic()
+        granted = await self._leases.pass_on(name, token, self._mailbox.address)
         if granted is not None and granted.holder:
             await self._announce(granted, sent_at)
 
@@ -168,7 +171,7 @@ class _Attempt:
         finally:
             self._depart(called)
             if granted is None:
-                await self._service._finish(self._leave(enqueuing))
+                await self._service._background.finish(self._leave_surely(enqueuing))
             else:
                 self._service._later(self._leases.withdraw(self._name, enqueuing.result()))
 
@@ -226,9 +229,22 @@ class _Attempt:
             return True
         return await self._leases.extend(self._name, lease.token, self._ttl_us)
 
+    async def _leave_surely(self, enqueuing: asyncio.Future[int]) -> None:
+        """A place that is left behind would be granted the lock, and nobody would give it back."""
+        try:
+            await self._leave(enqueuing)
+        except Transient:
+            self._service._background.undo(lambda: self._leave(enqueuing))
+
     async def _leave(self, enqueuing: asyncio.Future[int]) -> None:
-        """Leave the queue, and pass on a lock that was granted at the last moment."""
-        await self._leases.withdraw(self._name, await enqueuing)
+        """Leave the queue, and pass on a lock that was granted at the last moment.
+
+        A place whose ticket was lost on the way is asked for once more.
+        """
+        await asyncio.wait([enqueuing])
+        lost = enqueuing.cancelled() or enqueuing.exception() is not None
+        ticket = await self._enqueue() if lost else enqueuing.result()
+        await self._leases.withdraw(self._name, ticket)
         lease = await self._leases.peek(self._name)
         if lease is not None and lease.holder == self._holder:
             await self._service._release(self._name, lease.token)

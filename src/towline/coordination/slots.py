@@ -90,10 +90,14 @@ class SlotService:
             raise
 
     async def _release(self, name: str, holder: str, token: int) -> None:
+        """Again if the store is away; in the end the slot's own end will do it."""
         try:
-            await self._slots.release(name, holder, token)
+            await self._give_back(name, holder, token)
         except Transient:
-            return
+            self._background.undo(lambda: self._give_back(name, holder, token))
+
+    async def _give_back(self, name: str, holder: str, token: int) -> None:
+        await self._slots.release(name, holder, token)
         await self._mailbox.post(self._mailbox.address, f"slot {name}")
 
     async def aclose(self) -> None:

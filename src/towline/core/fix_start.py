@@ -253,6 +253,14 @@ def _advisory(
     )
 
 
+def audited(
+    repo: str, advisory: Advisory, base_ref: str, rules: FixRules
+) -> tuple[Started, str] | None:
+    """What an audit found, and the name of that: the same, however often it is found."""
+    started = _advisory(repo, advisory, base_ref, rules)
+    return None if started is None else (started, f"audit:{started.run_key}")
+
+
 def vulnerable(forge: str, repo: str, advisory: Advisory, base_ref: str = "") -> Errand:
     to = f" to {advisory.fixed}" if advisory.fixed else ""
     return Errand(

@@ -92,6 +92,15 @@ BANDIT: Final = Command(name="bandit", argv=("bandit",), seconds=300.0)
 """Stands for the built-in scan, which knows how to read its findings."""
 
 
+class AllowedLine(NamedTuple):
+    """A line that looks like a secret and is none, so said by the settings and nobody else."""
+
+    path: str
+    """A glob of the files in which it may stand."""
+    sha256: str
+    """Of the line without the blanks around it, in UTF-8, as small hex digits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixPolicy:
     """What a repository allows its fixes to be."""
@@ -115,6 +124,7 @@ class FixPolicy:
     """Of the files that a patch changes, how many it may delete."""
     executable_paths: tuple[str, ...] = ()
     """Globs of what may become executable."""
+    allowed_secrets: tuple[AllowedLine, ...] = ()
     max_log_bytes: int = 200_000
     """Of the failing job's log."""
     scans: tuple[Command, ...] = (BANDIT,)
@@ -125,6 +135,8 @@ class FixPolicy:
     """Globs on the names of the checks whose failures start a run."""
     on_pulls: bool = False
     """Whether failures on pull requests start a run, too."""
+    audit: str | None = None
+    """A cron expression: when pip-audit looks at the default branch."""
     max_attempts: int = 3
     cooldown_seconds: float = 900.0
     patterns: tuple[Pattern, ...] = ()

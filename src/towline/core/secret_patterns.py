@@ -5,12 +5,14 @@ What is found is named by its kind and its line, never by its value.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from towline.core.diffs import FileChange
-from towline.core.patch_paths import shown
+from towline.core.fixrun import AllowedLine
+from towline.core.patch_paths import matches, shown
 
 _EDGE: Final = r"(?<![A-Za-z0-9_-])"
 KINDS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
@@ -53,7 +55,11 @@ def own_search(_path: str, line: str) -> Found:
     return [(kind, match[0]) for kind, regex in KINDS if (match := regex.search(line)) is not None]
 
 
-def new_secrets(files: Sequence[FileChange], searchers: Sequence[Searcher]) -> tuple[Secret, ...]:
+def new_secrets(
+    files: Sequence[FileChange],
+    searchers: Sequence[Searcher],
+    allowed: Sequence[AllowedLine] = (),
+) -> tuple[Secret, ...]:
     """One for each added line that holds any, but not what the patch only moves about."""
     gone = {
         value
@@ -71,6 +77,15 @@ def new_secrets(files: Sequence[FileChange], searchers: Sequence[Searcher]) -> t
                 for kind, value in search(file.path, line.text)
                 if value not in gone
             )
-            if (kind := next(kinds, None)) is not None:
+            kind = next(kinds, None)
+            if kind is not None and not _is_allowed(file.path, line.text, allowed):
                 found[file.path, line.number] = Secret(kind, file.path, line.number)
     return tuple(found.values())
+
+
+def _is_allowed(path: str, line: str, allowed: Sequence[AllowedLine]) -> bool:
+    """Only the very line, whole, and only there: nothing that a patch says of itself counts."""
+    if not allowed:
+        return False
+    digest = hashlib.sha256(line.strip().encode("utf-8", "surrogateescape")).hexdigest()
+    return any(one.sha256 == digest and matches(path, [one.path]) for one in allowed)

@@ -10,7 +10,8 @@ never compared with them. A `Mark` is kept for each source, by these rules:
 * The watermark moves to the start of a reading, not to its end, and only when everything that the
   reading found is stored: what happens during a reading belongs to the next.
 * A reading that was cut short by its limit of pages went from old to new. It moves the watermark
-  to the newest thing it has stored.
+  to the newest thing it has stored. A thing that changed twice is beyond it, with all that was
+  said about it before: what was said is looked for since the last reading that came to its end.
 * A server whose clock was put back is followed: things are stamped by the clock it has now.
 """
 
@@ -28,7 +29,9 @@ class Mark(NamedTuple):
     began_us: int
     """When the source was read for the first time."""
     watermark_us: int
-    """Everything that changed before this is stored."""
+    """Everything that changed before this, and not since, is stored."""
+    heard_us: int | None = None
+    """Everything that was said before this is stored; None: before the watermark."""
 
 
 def first_mark(now_us: int) -> Mark:
@@ -37,8 +40,21 @@ def first_mark(now_us: int) -> Mark:
 
 def read_since(mark: Mark, now_us: int, overlap_us: int) -> int:
     """From when on things must be looked at; `now_us` is the server's time."""
-    wanted = min(mark.watermark_us, now_us) - overlap_us
-    return wanted if now_us < mark.began_us else max(mark.began_us, wanted)
+    return _since(mark.watermark_us, mark.began_us, now_us, overlap_us)
+
+
+def said_since(mark: Mark, now_us: int, overlap_us: int) -> int:
+    """From when on what was said about a thing must be looked at."""
+    return _since(heard_us_of(mark), mark.began_us, now_us, overlap_us)
+
+
+def heard_us_of(mark: Mark) -> int:
+    return mark.watermark_us if mark.heard_us is None else mark.heard_us
+
+
+def _since(reached_us: int, began_us: int, now_us: int, overlap_us: int) -> int:
+    wanted = min(reached_us, now_us) - overlap_us
+    return wanted if now_us < began_us else max(began_us, wanted)
 
 
 def advanced(mark: Mark, started_us: int) -> Mark:
@@ -48,7 +64,8 @@ def advanced(mark: Mark, started_us: int) -> Mark:
 
 def advanced_to(mark: Mark, newest_us: int, started_us: int) -> Mark:
     """Everything is stored up to the newest thing of a reading that was cut short."""
-    return mark._replace(watermark_us=max(mark.watermark_us, min(newest_us, started_us)))
+    moved_us = max(mark.watermark_us, min(newest_us, started_us))
+    return mark._replace(watermark_us=moved_us, heard_us=heard_us_of(mark))
 
 
 def next_since(since_us: int, newest_us: int, grain_us: int) -> int | None:
@@ -76,4 +93,9 @@ def mark_text(mark: Mark) -> str:
 
 def mark_from(text: str) -> Mark:
     fields = orjson.loads(text)
-    return Mark(int(fields["began_us"]), int(fields["watermark_us"]))
+    heard_us = fields.get("heard_us")
+    return Mark(
+        int(fields["began_us"]),
+        int(fields["watermark_us"]),
+        None if heard_us is None else int(heard_us),
+    )

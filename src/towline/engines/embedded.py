@@ -81,9 +81,11 @@ class EmbeddedWorker:
         clock: Clock,
         concurrency: int,
         at_the_door: Callable[[], int] = lambda: 0,
+        poll_seconds: float = _POLL_SECONDS,
     ) -> None:
         """`at_the_door` tells how many requests this process has under way."""
         self._at_the_door = at_the_door
+        self._poll_seconds = poll_seconds
         self._jobs = jobs
         self._crew = crew
         self._bell = bell
@@ -162,7 +164,7 @@ class EmbeddedWorker:
             due = await self._jobs.due_in((OWN_QUEUE,))
         except Transient:
             due = None
-        pause = _POLL_SECONDS if due is None else min(_POLL_SECONDS, max(due, 0.001))
+        pause = self._poll_seconds if due is None else min(self._poll_seconds, max(due, 0.001))
         if heard.is_set() or self._stopping:
             return
         self._bell.hungry = True

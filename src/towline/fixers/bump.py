@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,26 +16,17 @@ from towline.core.fixrun import Errand
 from towline.core.patch_paths import shown
 from towline.core.pip_audit import Vulnerable, needed_versions
 from towline.core.requirement_specs import plain_name, same_name, version_of
-from towline.core.requirements_files import (
-    Bump,
-    bump,
-    exact_pins,
-    is_lock_file,
-    is_requirements_file,
-)
+from towline.core.requirements_files import Bump, bump, is_lock_file
 from towline.errors import Definitive, Rejected, Transient
+from towline.fixers.audit import audit_report, pins_of, requirement_texts
 from towline.fixers.config import FixerConfig
-from towline.fixers.files import listing, read_text, write_text
-from towline.fixers.sandboxed import run_tool
+from towline.fixers.files import listing, write_text
 from towline.ports.fixer import FixerReport, Plan
 from towline.ports.workspace import Sandbox, Workspace
 
 _ECOSYSTEMS: Final = frozenset({"pip", "pypi", "python"})
 _AUDIT = re.compile(r"(?<![a-z])(?:pip-?audit|safety)(?![a-z])", re.IGNORECASE)
 _AUDIT_SAYS = re.compile(r"Found \d+ known vulnerabilit(?:y|ies) in \d+ package", re.IGNORECASE)
-_AUDIT_STATUSES: Final = (0, 1)
-_INPUT: Final = "requirements.txt"
-_REPORT: Final = "audit.json"
 
 
 class _Bumped(NamedTuple):
@@ -66,7 +56,7 @@ class BumpFixer:
         return None
 
     async def fix(self, plan: Plan, workspace: Workspace, sandbox: Sandbox) -> FixerReport:
-        files = await asyncio.to_thread(_requirement_texts, workspace.folder)
+        files = await asyncio.to_thread(requirement_texts, workspace.folder)
         wanted = await self._wanted(plan.errand, files, sandbox)
         bumped = _bumped(files, wanted)
         for name, text in bumped.texts.items():
@@ -100,34 +90,18 @@ class BumpFixer:
         return found
 
     async def _audited(self, files: Mapping[str, str], sandbox: Sandbox) -> list[Vulnerable]:
-        pins = sorted({pin for name, text in files.items() for pin in exact_pins(name, text)})
+        pins = pins_of(files)
         if not pins:
             raise Definitive("no advisory gives a fixed version, and nothing is pinned exactly")
         if not self._audit.network:
             raise Definitive(
                 "the advisory gives no fixed version, and pip-audit has no network to ask for one"
             )
-        with tempfile.TemporaryDirectory(prefix="towline-") as scratch:
-            folder = Path(scratch)
-            lines = "".join(f"{name}=={version}\n" for name, version in pins)
-            await asyncio.to_thread((folder / _INPUT).write_text, lines)
-            await run_tool(self._audit, sandbox, folder, accepted=_AUDIT_STATUSES)
-            try:
-                report = await asyncio.to_thread(read_text, folder, _REPORT)
-                return needed_versions(report)
-            except Rejected as unreadable:
-                raise Transient(f"pip-audit left no report: {unreadable}") from None
-
-
-def _requirement_texts(folder: Path) -> dict[str, str]:
-    texts = {}
-    for name in listing(folder):
-        if is_requirements_file(name) or name.rsplit("/", 1)[-1] == "pyproject.toml":
-            try:
-                texts[name] = read_text(folder, name)
-            except Rejected:
-                continue  # not text, or far too large for a list of requirements
-    return texts
+        report = await audit_report(self._audit, pins, sandbox)
+        try:
+            return needed_versions(report)
+        except Rejected as unreadable:
+            raise Transient(f"pip-audit left no report: {unreadable}") from None
 
 
 def _bumped(files: Mapping[str, str], wanted: Sequence[Vulnerable]) -> _Bumped:

@@ -16,7 +16,7 @@ import orjson
 from towline.core.fixrun import Errand
 from towline.errors import Definitive, Rejected
 from towline.fixers.config import AgentConfig, FixerConfig
-from towline.fixers.sandboxed import log_of, run_tool
+from towline.fixers.sandboxed import log_of, run_tool, secrets_of
 from towline.ports.fixer import FixerReport, Plan
 from towline.ports.workspace import Sandbox, Workspace
 
@@ -40,8 +40,11 @@ class CommandFixer:
             stdin=plan_json(plan),
             environment=self._agent.environment,
         )
-        if not (await workspace.diff()).strip():
+        diff = await workspace.diff()
+        if not diff.strip():
             raise Definitive(f"{self._called} changed nothing")
+        if any(secret.encode() in diff for secret in secrets_of(self._agent.environment)):
+            raise Definitive(f"{self._called} wrote what it was given in secret into its patch")
         return FixerReport(f"Changed by {self._called}: {plan.cause}", log=log_of(ran))
 
     @property

@@ -14,6 +14,8 @@ from towline.core.fixrun import Errand
 from towline.core.lint_logs import plain
 from towline.core.model_diffs import diff_in
 from towline.core.model_prompts import SYSTEM, files_named, prompt_for
+from towline.core.patch_paths import matches
+from towline.core.safety import CREDENTIALS
 from towline.errors import Definitive, Rejected
 from towline.fixers.config import FixerConfig, LlmConfig
 from towline.fixers.files import listing, read_text
@@ -54,11 +56,15 @@ class LlmFixer:
 
 
 def _chosen(plan: Plan, folder: Path) -> dict[str, str]:
-    """The files that the plan speaks of, as far as they are there and are text."""
+    """The files that the plan speaks of, as far as they are there, are text and no place for keys.
+
+    A log is written by others, and must not choose which secrets leave the house.
+    """
     errand = plan.errand
     told = f"{plan.log}\n{errand.summary}\n{errand.instruction}\n{errand.title}"
     texts: dict[str, str] = {}
-    for name in files_named(told, list(listing(folder)))[:_MOST_FILES]:
+    open_to_all = [name for name in listing(folder) if matches(name, CREDENTIALS) is None]
+    for name in files_named(told, open_to_all)[:_MOST_FILES]:
         try:
             texts[name] = read_text(folder, name, _MOST_FILE_BYTES)
         except Rejected:

@@ -13,6 +13,7 @@ from towline.ports.workspace import Limits, Ran, Sandbox
 TRY_AGAIN: Final = 75
 """The status by which a program says that it may go better another time (EX_TEMPFAIL)."""
 _LOG_CHARS: Final = 20_000
+_SHORTEST_SECRET: Final = 8
 
 
 async def run_tool(
@@ -35,6 +36,7 @@ async def run_tool(
     ran = await sandbox.run(
         argv or command.argv, folder, limits, stdin=stdin, environment=environment
     )
+    ran = ran._replace(output=without(ran.output, secrets_of(environment)))
     if ran.trouble is not None:
         raise Transient(f"{command.name} could not be run: {ran.trouble}")
     if ran.timed_out:
@@ -45,6 +47,18 @@ async def run_tool(
         return ran
     said = f"{command.name} ended with status {ran.status}: {last_words(ran.output)}"
     raise Transient(said) if ran.status == TRY_AGAIN else Definitive(said)
+
+
+def secrets_of(environment: Mapping[str, str] | None) -> list[str]:
+    """What a program was given and must not say: keys are long, and what is short is no secret."""
+    given = {value.strip() for value in (environment or {}).values()}
+    return sorted((one for one in given if len(one) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+
+def without(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 def log_of(*runs: Ran) -> str:

@@ -218,6 +218,8 @@ class FixHandler:
         """The last stage it came to, and how that ended."""
         if attempt.run.last_pr_url is not None:
             return "PR", await self._was_opened(attempt)
+        if (refused := self._refused(attempt)) is not None:
+            return refused.stage, StageEnd("refused", refused.reason, log=refused.log)
         end = await self._stage(attempt, "PLAN")
         if end.outcome != "passed":
             return "PLAN", end
@@ -234,6 +236,10 @@ class FixHandler:
             if ended is not None:
                 return ended
         raise Transient("the branch moves faster than it can be worked on")
+
+    def _refused(self, attempt: Attempt) -> StageRecord | None:
+        """By an attempt before this one, which did not live to block the run."""
+        return next((one for one in attempt.run.stages if one.outcome == "refused"), None)
 
     async def _was_opened(self, attempt: Attempt) -> StageEnd:
         """An attempt before this one came to its end, and did not live to say so."""

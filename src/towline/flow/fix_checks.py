@@ -14,7 +14,7 @@ from typing import Final
 
 from towline.core.diffs import FileChange, parse_diff
 from towline.core.failures import classify_failure
-from towline.core.fixrun import BANDIT, Command
+from towline.core.fixrun import BANDIT, Command, FixPolicy
 from towline.core.safety import check_patch, refusal
 from towline.core.scans import ScanFinding, new_findings, read_sarif
 from towline.core.secret_patterns import Searcher, Secret, new_secrets, own_search
@@ -53,7 +53,7 @@ class Safety:
             return StageEnd("refused", refusal(findings), log=log[:_MOST_LOG])
         files = parse_diff(attempt.diff)
         try:
-            secrets = await asyncio.to_thread(self._secrets, files)
+            secrets = await asyncio.to_thread(self._secrets, files, attempt.policy)
         except MissingExtra as missing:
             return StageEnd("refused", str(missing))
         if secrets:
@@ -61,9 +61,9 @@ class Safety:
             return StageEnd("refused", f"the patch holds what looks like a secret: {named}")
         return StageEnd("passed", f"{len(files)} files", {"files": [one.path for one in files]})
 
-    def _secrets(self, files: Sequence[FileChange]) -> tuple[Secret, ...]:
+    def _secrets(self, files: Sequence[FileChange], policy: FixPolicy) -> tuple[Secret, ...]:
         searchers = self._searchers or (own_search, detect_secrets_search())
-        return new_secrets(files, searchers)
+        return new_secrets(files, searchers, policy.allowed_secrets)
 
 
 class Scans:

@@ -22,3 +22,6 @@ STAGE_SECONDS = Histogram(
     ["stage"],
     buckets=(0.1, 0.5, 1, 5, 15, 60, 180, 600, 1200),
 )
+AUDITS = Counter(
+    "towline_audits", "Audits of pinned dependencies: clean, found or failed", ["outcome"]
+)

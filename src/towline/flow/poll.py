@@ -186,20 +186,22 @@ class _Reading:
         mark = watermarks.mark_from(document.body)
         rules = self._parts.rules
         since_us = watermarks.read_since(mark, started_us, rules.overlap_us)
+        said_since_us = watermarks.said_since(mark, started_us, rules.overlap_us)
         newest_us, ended = mark.watermark_us, True
-        async for reach in walk(self._place, since_us, rules.max_pages):
-            await self._take_in(reach, since_us)
-            newest_us = max([newest_us, *(thing.at_us for thing in reach.things)])
+        moving_us = started_us - rules.overlap_us
+        async for reach in walk(self._place, since_us, moving_us, rules.max_pages):
+            await self._take_in(reach, said_since_us)
+            newest_us = max(newest_us, reach.safe_us)
             ended = reach.ended
         moved = (
             watermarks.advanced(mark, started_us)
             if ended
             else watermarks.advanced_to(mark, newest_us, started_us)
         )
+        if not ended and moved.watermark_us == mark.watermark_us:
+            raise ForgeUnreadable(f"more changed at once than {rules.max_pages} pages hold")
         if moved != mark:
             await self._write(moved, document.version)
-        elif not ended:
-            raise ForgeUnreadable(f"more changed at once than {rules.max_pages} pages hold")
         return self._report(ended=ended)
 
     async def _take_in(self, reach: Reach, since_us: int) -> None:

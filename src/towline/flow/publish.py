@@ -23,7 +23,7 @@ from towline.ports.workspace import Repositories, Workspace
 
 PROPOSE_SECONDS: Final = 45.0
 """Short, and renewed: other runs wait for it, and who died is not waited for long."""
-_WAIT_SECONDS: Final = 60.0
+_LONGER_THAN_THE_DEAD: Final = 15.0
 
 
 class Publishing:
@@ -35,6 +35,8 @@ class Publishing:
         repositories: Repositories,
         locks: Locks,
         clock: Clock,
+        *,
+        propose_seconds: float = PROPOSE_SECONDS,
     ) -> None:
         self._runs = runs
         self._forges = forges
@@ -42,11 +44,13 @@ class Publishing:
         self._repositories = repositories
         self._locks = locks
         self._clock = clock
+        self._propose_seconds = propose_seconds
 
     async def run(self, attempt: Attempt) -> StageEnd:
         key = f"propose:{subject_of(attempt.run.errand)}"
         try:
-            async with self._locks.acquire(key, PROPOSE_SECONDS, _WAIT_SECONDS):
+            seconds = self._propose_seconds
+            async with self._locks.acquire(key, seconds, seconds + _LONGER_THAN_THE_DEAD):
                 return await self._propose(attempt)
         except LockTimeout as busy:
             raise Transient(f"another run for the same thing proposes just now: {busy}") from None

@@ -86,7 +86,7 @@ class Crew:
         """
         held = Held(job, self._clock.monotonic(), sent_at + self._safe_seconds())
         held.task = asyncio.current_task()
-        if held.safe_until <= held.began:  # we slept since we asked for it
+        if not await self._may_begin(held):
             freed()
             return False
         if job.id in self.held:  # it was taken from us, and came back before we heard of that
@@ -177,6 +177,19 @@ class Crew:
             await asyncio.sleep(pause)
             if self.held:
                 await self.renew()
+
+    async def _may_begin(self, held: Held) -> bool:
+        """An answer that took long, or was slept through, leaves too little until a renewal."""
+        if held.safe_until > held.began + 2 * self._until_next_renewal():
+            return True
+        job, sent_at = held.job, self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._until_next_renewal()):
+                ours = await self._jobs.heartbeat([(job.id, job.token)], self.rules.lease_us)
+        except (Transient, TimeoutError):
+            return False
+        held.safe_until = sent_at + self._safe_seconds()
+        return job.id in ours
 
     async def renew(self) -> None:
         """Renew all leases; give up what is lost, what may be, and what takes too long."""

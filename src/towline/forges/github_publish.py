@@ -82,13 +82,16 @@ class Publishing:
         return found
 
     async def _find(self, repo: str, head: str, base: str) -> Opened | None:
-        """What is open from this branch of the repository itself; a fork's has another owner."""
+        """What is there from this branch of the repository itself; a fork's has another owner.
+
+        Whatever its state: one that was decided on before anybody noted it is not opened again.
+        """
         owner = repo.partition("/")[0]
         listed = await self._access.get(
             repo,
             "/pulls",
             f"pull requests of {head} in {repo}",
-            query={"state": "open", "head": f"{owner}:{head}", "base": base},
+            query={"state": "all", "head": f"{owner}:{head}", "base": base},
         )
         pulls = listed.json()
         if not isinstance(pulls, list):

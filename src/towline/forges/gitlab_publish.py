@@ -85,11 +85,14 @@ class Publishing:
         return found
 
     async def _find(self, repo: str, head: str, base: str) -> Opened | None:
-        """What is open from this branch of the project itself; a fork's has another source."""
+        """What is there from this branch of the project itself; a fork's has another source.
+
+        Whatever its state: one that was decided on before anybody noted it is not opened again.
+        """
         found = await self._api.all(
             f"{project_path(repo)}/merge_requests",
             f"merge requests of {head} in {repo}",
-            state="opened",
+            state="all",
             source_branch=head,
             target_branch=base,
         )

@@ -63,6 +63,10 @@ class Jira:
         self._told = (date_of(answer.headers, "Jira"), self._clock.monotonic())
         return self._told[0]
 
+    async def who(self) -> Answer:
+        """Whose token it is; one that Jira does not take is an answer, too."""
+        return await self._http.send("GET", f"{_API}/myself", about="user", also=(401, 403, 404))
+
     def time_us(self) -> int:
         told_us, at = self._told
         return told_us + round((self._clock.monotonic() - at) * 1e6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import shutil
 import time
 from pathlib import Path
@@ -144,6 +145,15 @@ class BareCache:
             also=(1, 128),
         )
 
+    async def committer_of(self, branch: str, expected: str, run: str) -> str:
+        """The address of whoever made the newest commit of a branch, which is `expected`."""
+        newest = await self.fetch(branch, run)
+        if newest.sha != expected:
+            raise RepositoryUnavailable(f"the branch {branch} moved while it was looked at")
+        told = await self.git("show", "--no-patch", "--format=%ce", newest.sha)
+        await self.let_go(run)
+        return told.out.decode(errors="replace").strip()
+
     async def let_go(self, run: str) -> None:
         await self.git("update-ref", "-d", _FETCHED + run, also=(1, 128))
 
@@ -186,7 +196,11 @@ def _finish(half: Path, folder: Path) -> None:
 
 
 def _drop_overgrown(folder: Path, most: int) -> bool:
-    overgrown = [file for file in folder.glob("tmp_*") if file.stat().st_size >= most]
+    overgrown = [
+        file
+        for file in folder.glob("tmp_*")
+        if (facts := _facts(file)) is not None and facts.st_size >= most
+    ]
     for file in overgrown:
         file.unlink(missing_ok=True)
     return bool(overgrown)
@@ -196,8 +210,15 @@ def _packs_without_litter(folder: Path) -> int:
     count = 0
     for file in folder.glob("*"):
         count += file.suffix == ".pack"
-        if file.name.startswith(("tmp_", ".tmp-")):
-            age = time.time() - file.stat().st_mtime
-            if age > _ABANDONED_SECONDS:
-                file.unlink(missing_ok=True)
+        facts = _facts(file) if file.name.startswith(("tmp_", ".tmp-")) else None
+        if facts is not None and time.time() - facts.st_mtime > _ABANDONED_SECONDS:
+            file.unlink(missing_ok=True)
     return count
+
+
+def _facts(file: Path) -> os.stat_result | None:
+    """None if another process has given it its name meanwhile, or has removed it."""
+    try:
+        return file.stat()
+    except OSError:
+        return None

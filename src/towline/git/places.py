@@ -49,15 +49,20 @@ def sweep(root: Path) -> int:
     """Remove what nobody owns any more; how many that were."""
     removed = 0
     for folder in root.iterdir():
-        if folder.name.startswith(_UNFINISHED):
-            if time.time() - folder.lstat().st_mtime > _UNFINISHED_SECONDS:
-                remove_tree(folder)
-            continue
-        with FileLock(folder / _LOCK_FILE) as ownerless:
-            if ownerless:
-                remove_tree(folder)
-                removed += 1
+        with suppress(OSError):  # another process sweeps here, too, and was quicker
+            removed += _swept(folder)
     return removed
+
+
+def _swept(folder: Path) -> bool:
+    if folder.name.startswith(_UNFINISHED):
+        if time.time() - folder.lstat().st_mtime > _UNFINISHED_SECONDS:
+            remove_tree(folder)
+        return False
+    with FileLock(folder / _LOCK_FILE) as ownerless:
+        if ownerless:
+            remove_tree(folder)
+        return ownerless
 
 
 def remove_tree(folder: Path) -> None:

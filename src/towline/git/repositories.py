@@ -27,11 +27,14 @@ from towline.ports.workspace import RepositoryUnavailable, Workspace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitOptions:
-    """`seconds` is for one run of git; `pack_bytes` bounds what one fetch may bring."""
+    """`seconds` is for one run of git; `pack_bytes` bounds what one fetch may bring.
+
+    The lock around a push is renewed, and waited for longer than that of one who died lasts.
+    """
 
     author: Author = field(default_factory=Author)
     seconds: float = 300.0
-    lock_seconds: float = 300.0
+    lock_seconds: float = 45.0
     lock_wait_seconds: float = 60.0
     diff_bytes: int = 16 * 1024**2
     pack_bytes: int = 2 * 1024**3
@@ -120,6 +123,8 @@ class GitRepositories:
             return None
         if branch == origin.ref and seen != tree.base_sha:
             raise RepositoryUnavailable(f"the branch {branch} moved since it was opened")
+        if branch != origin.ref and seen is not None:
+            await self._check_is_ours(tree, branch, seen)
         failed: Exception
         try:
             end = await cache.push(branch, commit, seen)
@@ -132,6 +137,12 @@ class GitRepositories:
         if await cache.head_of(branch) == commit:
             return commit
         raise failed
+
+    async def _check_is_ours(self, tree: Worktree, branch: str, seen: str) -> None:
+        """What an earlier try of ours left may be replaced; what a person put there may not."""
+        mine = f"{tree.folder.parent.name}-before"
+        if await tree.cache.committer_of(branch, seen, mine) != self._options.author.email:
+            raise Rejected(f"the branch {branch} has a commit of somebody else's, which is kept")
 
     async def sweep(self) -> None:
         """Remove the worktrees of processes that have ended; those in use are locked."""
@@ -148,6 +159,6 @@ class GitRepositories:
 
     async def _leave(self, cache: BareCache, place: places.Place) -> None:
         await asyncio.to_thread(place.remove)
-        with suppress(Rejected, RepositoryUnavailable):
+        with suppress(Rejected, RepositoryUnavailable, OSError):
             await cache.let_go(place.name)
             await cache.tidy(self._runs)

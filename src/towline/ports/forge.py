@@ -162,5 +162,5 @@ class Publisher(Protocol):
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
     ) -> Opened:
-        """One for each head branch: what is open already is adopted."""
+        """One for each head branch: what is there already is adopted, also if it was closed."""
         ...

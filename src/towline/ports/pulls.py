@@ -23,6 +23,8 @@ __all__ = [
     "EventSource",
     "Filter",
     "Intent",
+    "LogPlace",
+    "Logged",
     "PullEvent",
     "PullRecord",
     "PullStore",
@@ -68,6 +70,22 @@ class StaleKey(NamedTuple):
     number: int
     state: State
     since_us: int
+
+
+class LogPlace(NamedTuple):
+    """A place in the log of all pull requests, which is in the order of these."""
+
+    repo: str = ""
+    number: int = 0
+    id: int = 0
+
+
+class Logged(NamedTuple):
+    """A line of the log of all pull requests."""
+
+    repo: str
+    number: int
+    event: PullEvent
 
 
 class PullStore(Protocol):
@@ -137,6 +155,11 @@ class PullStore(Protocol):
         self, repo: str, number: int, after_id: int = 0, most: int = 1000
     ) -> list[PullEvent]:
         """Oldest first."""
+        ...
+
+    async def log(self, after: LogPlace, most: int, repo: str | None = None) -> list[Logged]:
+        """A page of the log of all pull requests after that place, one after the other, each
+        oldest first; of none whose repository comes after `repo`."""
         ...
 
     async def cleanup(self, most: int) -> int:

@@ -17,6 +17,8 @@ class Choice(NamedTuple):
     sandbox: Sandbox
     reason: str
     """A line for the log."""
+    missing: tuple[str, ...] = ()
+    """What is not isolated here."""
 
 
 async def choose_sandbox(
@@ -38,7 +40,8 @@ async def choose_sandbox(
     required = EVERYTHING if strict else frozenset[str]()
     limited = LimitsSandbox(required=required, readable=readable, path=path)
     holds = await limited.probe()
-    missing = ", ".join(sorted(EVERYTHING - holds))
+    lacking = tuple(sorted(EVERYTHING - holds))
+    missing = ", ".join(lacking)
     if strict and missing:
         raise Rejected(
             f"no sandbox on this machine isolates {missing}: install bubblewrap ({why}), "
@@ -46,4 +49,5 @@ async def choose_sandbox(
         )
     held = ", ".join(sorted(holds)) or "nothing"
     without = f"; not isolated: {missing}" if missing else ""
-    return Choice(limited, f"sandbox: limits, isolating {held}{without} (bubblewrap: {why})")
+    said = f"sandbox: limits, isolating {held}{without} (bubblewrap: {why})"
+    return Choice(limited, said, lacking)

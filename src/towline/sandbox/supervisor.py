@@ -219,17 +219,44 @@ def _processes() -> list[tuple[int, int]]:
     return found
 
 
-def memory_of(pids: list[int]) -> int:
-    """What they hold for themselves; what they share is not counted for each."""
+def memory_of(pids: list[int], limit: int) -> int:
+    """What they hold together, at least; exactly, where it could be more than the limit.
+
+    What several share counts once, and files that the kernel can drop do not count.
+    """
+    most = sum(_resident(pid) for pid in pids)
+    return most if most <= limit else sum(_own_share(pid) for pid in pids)
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _own_share(pid: int) -> int:
+    """Its anonymous memory and its part of what is shared, such as memory that forks map."""
     total = 0
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/statm", "rb") as file:
-                facts = file.read().split()
-        except OSError:
-            continue
-        total += max(0, int(facts[1]) - int(facts[2])) * _PAGE
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+                    total += int(line.split()[1]) * 1024
+    except (OSError, IndexError, ValueError):
+        return _private(pid)
     return total
+
+
+def _private(pid: int) -> int:
+    """What it shares with nobody: all that can be told where the kernel says no more."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            facts = file.read().split()
+    except OSError:
+        return 0
+    return max(0, int(facts[1]) - int(facts[2])) * _PAGE
 
 
 def disk_use(folders: list[str]) -> int:
@@ -268,7 +295,7 @@ class Watch:
         alive = descendants()
         if len(alive) > task["processes"] + _OWN_PROCESSES:
             return "processes"
-        if memory_of(alive) > task["memory"]:
+        if memory_of(alive, task["memory"]) > task["memory"]:
             return "memory"
         return "disk" if self._disk_is_full() else None
 

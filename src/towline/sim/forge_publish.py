@@ -75,7 +75,7 @@ class WorldPublishing(ABC):
     def _open(self, repo: str, head: str, base: str) -> Pull | None:
         owner = repo.partition("/")[0]
         try:
-            pulls = self.world.pulls(repo, state="open", head=f"{owner}:{head}", base=base)
+            pulls = self.world.pulls(repo, state="all", head=f"{owner}:{head}", base=base)
         except WorldRefusal as refusal:
             raise ForgeRefused(f"there is no repository {repo}") from refusal
         return next((pull for pull in pulls if pull.head_repo == pull.repo), None)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 
+from towline.core.ended import Step
 from towline.core.lifecycle import STATES, TERMINAL, State
 from towline.core.pulls import PullRecord
 from towline.core.staleness import Thresholds
-from towline.ports.dashboard import Backlog, Ended, Life, Reason, Step
-from towline.ports.inbox import Stored
+from towline.ports.dashboard import (
+    Backlog,
+    Deliveries,
+    Ended,
+    Jobs,
+    Life,
+    Past,
+    Place,
+    Reason,
+    Sought,
+)
+from towline.ports.jobs import JobState
+from towline.store import dashboard_lists as lists
+from towline.store.dashboard_find import find
+from towline.store.ended import PAST, TELLING
 from towline.store.pull_rows import COLUMNS, record_of
 from towline.store.sql import Database, Statement
 
-HOUR_US = 3_600_000_000
 _LATELY = 5_000
 _LATELY_MERGED = 2_000
 _STUCK: tuple[State, ...] = ("CHECKS_FAILED", "POLICY_FAILED", "NEEDS_INTERVENTION")
@@ -63,12 +76,11 @@ REPOS = Statement(
 )
 
 ENDED = Statement(
-    "ended by hour",
-    {"since_us": "bigint", "hour_us": "bigint"},
+    "ended in parts of a time",
+    {"state": "text", "from_us": "bigint", "to_us": "bigint"},
     """
-    SELECT p.state, p.since_us / (SELECT hour_us FROM b), count(*) FROM towline_prs p
-    WHERE p.state IN ('MERGED', 'CLOSED') AND p.since_us >= (SELECT since_us FROM b)
-    GROUP BY 1, 2 ORDER BY 2, 1
+    SELECT b.state, b.from_us, (SELECT count(*) FROM towline_prs p WHERE p.state = b.state
+      AND p.since_us >= b.from_us AND p.since_us < b.to_us) FROM b
     """,
     writes=False,
 )
@@ -86,14 +98,16 @@ LIVES = Statement(
 
 HEALED = Statement(
     "logs of the healed",
-    {"most": "bigint"},
+    {"since_us": "bigint", "most": "bigint"},
     f"""
     , m AS (SELECT r.repo, r.number, r.since_us, r.last_remediation_us FROM towline_prs r
-            WHERE r.state = 'MERGED' ORDER BY r.since_us DESC LIMIT {_LATELY_MERGED}),
+            WHERE r.state = 'MERGED' AND r.since_us >= (SELECT since_us FROM b)
+            ORDER BY r.since_us DESC LIMIT {_LATELY_MERGED}),
     s AS (SELECT m.repo, m.number FROM m WHERE m.last_remediation_us IS NOT NULL
           ORDER BY m.since_us DESC LIMIT (SELECT most FROM b))
     SELECT e.repo, e.number, e.event_type, e.source, e.at_us
-    FROM s CROSS JOIN towline_pr_events e WHERE e.repo = s.repo AND e.number = s.number
+    FROM s CROSS JOIN towline_pr_events e
+    WHERE e.repo = s.repo AND e.number = s.number AND {TELLING}
     ORDER BY e.repo, e.number, e.id
     """,
     writes=False,
@@ -119,24 +133,12 @@ BACKLOG = Statement(
     writes=False,
 )
 
-_WITHOUT_BODY = ", ".join(f"d.{name}" for name in Stored._fields).replace("d.body,", "NULL,")
-
-DELIVERIES = Statement(
-    "page of deliveries",
-    {"before_us": "bigint", "before_key": "text", "most": "bigint"},
-    f"""
-    SELECT {_WITHOUT_BODY} FROM towline_deliveries d
-    WHERE d.received_us <= (SELECT before_us FROM b)
-      AND (d.received_us < (SELECT before_us FROM b) OR d.key > (SELECT before_key FROM b))
-    ORDER BY d.received_us DESC, d.key LIMIT (SELECT most FROM b)
-    """,
-    writes=False,
-)
-
 
 class SqlInsights:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, most_looked_at: int = 5_000) -> None:
+        """A filter of deliveries and jobs looks through so many of them for a page."""
         self._database = database
+        self._looked_at = most_looked_at
 
     async def columns(self, most: int) -> Mapping[State, list[PullRecord]]:
         found: dict[State, list[PullRecord]] = {state: [] for state in STATES}
@@ -155,16 +157,21 @@ class SqlInsights:
     async def repos(self, most: int) -> list[str]:
         return [row[0] for row in await self._database.run(REPOS, [(most,)])]
 
-    async def ended(self, since_us: int) -> list[Ended]:
-        rows = await self._database.run(ENDED, [(since_us, HOUR_US)])
-        return [Ended(state, hour * HOUR_US, count) for state, hour, count in rows]
+    async def ended(self, starts_us: Sequence[int], bin_us: int) -> list[Ended]:
+        rows = [(state, at, at + bin_us) for at in starts_us for state in sorted(TERMINAL)]
+        counted = await self._database.run(ENDED, rows)
+        return [Ended._make(row) for row in counted if row[2]]
+
+    async def past(self, since_us: int, bin_us: int) -> list[Past]:
+        rows = await self._database.run(PAST, [(since_us, bin_us)])
+        return [Past(what, bucket, int(place), int(times)) for what, bucket, place, times in rows]
 
     async def lives(self, since_us: int, most: int) -> list[Life]:
         rows = await self._database.run(LIVES, [(since_us, most)])
         return [Life._make(row) for row in rows]
 
-    async def healed(self, most: int) -> list[Step]:
-        return [Step._make(row) for row in await self._database.run(HEALED, [(most,)])]
+    async def healed(self, most: int, since_us: int = 0) -> list[Step]:
+        return [Step._make(row) for row in await self._database.run(HEALED, [(since_us, most)])]
 
     async def reasons(self, most: int) -> list[Reason]:
         rows = await self._database.run(REASONS, [(most,)])
@@ -173,6 +180,17 @@ class SqlInsights:
     async def backlog(self) -> Backlog:
         return Backlog._make((await self._database.run(BACKLOG, [(_LATELY,)]))[0])
 
-    async def deliveries(self, before: tuple[int, str], most: int) -> list[Stored]:
-        rows = await self._database.run(DELIVERIES, [(*before, most)])
-        return [Stored._make(row) for row in rows]
+    async def find(
+        self, sought: Sought, order: tuple[State, ...], after: Place | None, most: int
+    ) -> list[PullRecord]:
+        return await find(self._database, sought, order, after, most)
+
+    async def deliveries(
+        self, wanted: Mapping[str, str], before: tuple[int, str] | None, most: int
+    ) -> Deliveries:
+        return await lists.deliveries(self._database, wanted, before, most, self._looked_at)
+
+    async def jobs(
+        self, state: JobState | None, wanted: Mapping[str, str], before: str, most: int
+    ) -> Jobs:
+        return await lists.jobs(self._database, state, wanted, before, most, self._looked_at)

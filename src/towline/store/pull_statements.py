@@ -91,6 +91,21 @@ EVENTS = Statement(
     writes=False,
 )
 
+# Along the primary key, so that a page costs what it holds, however long the log is.
+LOG = Statement(
+    "events of all pull requests",
+    {**_KEY, "after_id": "bigint", "until_repo": "text", "most": "bigint"},
+    """
+    SELECT e.repo, e.number, e.id, e.key, e.event_type, e.source, e.at_us, e.payload
+    FROM towline_pr_events e
+    WHERE (e.repo, e.number, e.id)
+        > ((SELECT repo FROM b), (SELECT number FROM b), (SELECT after_id FROM b))
+      AND ((SELECT until_repo FROM b) IS NULL OR e.repo <= (SELECT until_repo FROM b))
+    ORDER BY e.repo, e.number, e.id LIMIT (SELECT most FROM b)
+    """,
+    writes=False,
+)
+
 _LIVE = [state for state in STATES if state not in TERMINAL]
 
 
@@ -243,7 +258,7 @@ FORGET = Statement(
       SELECT r.repo, r.number FROM towline_prs r
       WHERE r.expires_us IS NOT NULL AND r.expires_us <= {now}
       ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
-    RETURNING repo, number
+    RETURNING repo, number, state, since_us, created_us, last_remediation_us
     """,
 )
 

@@ -9,9 +9,21 @@ from towline.core.snapshot import PullRef
 from towline.core.staleness import Thresholds
 from towline.errors import Transient
 from towline.ports.jobs import OWN_QUEUE, Bell
-from towline.ports.pulls import Change, Changed, Decide, Filter, PullEvent, PullRecord, StaleKey
+from towline.ports.pulls import (
+    Change,
+    Changed,
+    Decide,
+    Filter,
+    Logged,
+    LogPlace,
+    PullEvent,
+    PullRecord,
+    StaleKey,
+)
 from towline.store import pull_statements as q
+from towline.store.ended import counting
 from towline.store.job_statements import ENQUEUE
+from towline.store.like import containing
 from towline.store.pull_rows import COLUMNS, event_of, event_row, record_of, row_of
 from towline.store.sql import Database, Row, Script, Statement
 
@@ -45,7 +57,8 @@ class SqlPulls:
         def script() -> Script[int]:
             forgotten = yield q.FORGET, [(most,)]
             if forgotten:
-                yield q.FORGET_EVENTS, [tuple(row) for row in forgotten]
+                yield from counting(forgotten)
+                yield q.FORGET_EVENTS, [tuple(row[:2]) for row in forgotten]
             return len(forgotten)
 
         return await self._database.transact(script)
@@ -94,7 +107,7 @@ class SqlPulls:
 
     async def listing(self, wanted: Filter, after: str, most: int) -> list[PullRecord]:
         repo, _, number = after.rpartition("#")
-        search = None if wanted.search is None else _containing(wanted.search)
+        search = None if wanted.search is None else containing(wanted.search)
         given = {**wanted._asdict(), "search": search}
         cursor = (repo, int(number)) if number.isdecimal() else (after, 0)
         filters = frozenset(name for name, value in given.items() if value is not None)
@@ -118,6 +131,10 @@ class SqlPulls:
         rows = await self._database.run(q.EVENTS, [(repo, number, after_id, most)])
         return [event_of(row) for row in rows]
 
+    async def log(self, after: LogPlace, most: int, repo: str | None = None) -> list[Logged]:
+        rows = await self._database.run(q.LOG, [(*after, repo, most)])
+        return [Logged(row[0], row[1], event_of(row[2:])) for row in rows]
+
     async def _records(self, statement: Statement, rows: Sequence[Row]) -> list[PullRecord]:
         return [record_of(row) for row in await self._database.run(statement, rows)]
 
@@ -126,14 +143,6 @@ def _ranges(thresholds: Thresholds, most: int, now_us: int | None) -> list[Row]:
     return [
         (state, round(seconds * 1_000_000), now_us, most) for state, seconds in thresholds.items()
     ]
-
-
-def _containing(words: str) -> str:
-    """A pattern of LIKE that finds these words anywhere, whatever characters they have."""
-    escaped = words.lower()
-    for special in "!%_":
-        escaped = escaped.replace(special, f"!{special}")
-    return f"%{escaped}%"
 
 
 def _record(row: Row) -> PullRecord | None:

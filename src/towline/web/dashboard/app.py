@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from towline.web.answers import Problem
 from towline.web.control_access import Control
-from towline.web.dashboard import audit_routes, fleet_routes, live, sign_in, work_routes
+from towline.web.dashboard import audit_routes, demo_strip, fleet_routes, live, sign_in, work_routes
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.live import Live
 from towline.web.dashboard.pages import static_file
@@ -74,8 +74,11 @@ _ROUTES: Final = [
 
 
 def create_dashboard(control: Control, tow: Tow, desk: Desk) -> Starlette:
-    app = Starlette(routes=_ROUTES, exception_handlers={HTTPException: _wrong_way})
-    sessions = Sessions(control.keyring, desk.documents, control.clock)
+    strip = desk.strip
+    routes = [*demo_strip.ROUTES, *_ROUTES] if strip is not None else _ROUTES
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _wrong_way})
+    clock = strip.wall_clock if strip is not None else control.clock
+    sessions = Sessions(control.keyring, desk.documents, clock)
     app.state.house = House(control, tow, desk, sessions, Attempts(control.clock))
     app.state.live = watched = Live(desk.insights, tow, control.clock)
     if desk.farewell is not None:

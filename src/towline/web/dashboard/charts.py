@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 WIDTH: Final = 640
@@ -99,21 +99,17 @@ def _step(largest: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
 
 
-_EDGES: Final = (
-    (300, "< 5 min"), (900, "< 15 min"), (1800, "< 30 min"), (3600, "< 1 h"), (7200, "< 2 h"),
-    (14_400, "< 4 h"), (28_800, "< 8 h"), (86_400, "< 1 d"), (259_200, "< 3 d"),
-    (math.inf, "longer"),
+STEPS: Final = (
+    "< 5 min", "< 15 min", "< 30 min", "< 1 h", "< 2 h", "< 4 h", "< 8 h", "< 1 d", "< 3 d",
+    "longer",
 )  # fmt: skip
+"""Of times that are counted, as `core.ended` has their edges."""
 
 
-def distribution(seconds: Iterable[float]) -> list[Datum]:
+def distribution(buckets: Mapping[int, int]) -> list[Datum]:
     """How many took how long, in steps that grow."""
-    counts = [0] * len(_EDGES)
-    for one in seconds:
-        counts[next(place for place, (edge, _) in enumerate(_EDGES) if one < edge)] += 1
     return [
-        Datum(label, {"pull requests": count})
-        for (_, label), count in zip(_EDGES, counts, strict=True)
+        Datum(label, {"pull requests": buckets.get(place, 0)}) for place, label in enumerate(STEPS)
     ]
 
 

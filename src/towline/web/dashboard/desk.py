@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from towline.ports.coordination import DocumentStore
 from towline.ports.dashboard import Insights
@@ -12,9 +12,15 @@ from towline.ports.forge import Forge
 from towline.web.dashboard.farewell import Farewell
 from towline.web.run_routes import Runs
 
+if TYPE_CHECKING:
+    from towline.web.dashboard.demo_strip import Strip
+
 
 class Desk(NamedTuple):
-    """`runs` is None where nothing is fixed, `audit_file` where the audit goes to the log."""
+    """`runs` is None where nothing is fixed, `audit_file` where the audit goes to the log.
+
+    Only a demo has a `strip`.
+    """
 
     insights: Insights
     documents: DocumentStore
@@ -22,3 +28,4 @@ class Desk(NamedTuple):
     audit_file: Path | None = None
     forges: Mapping[str, Forge] = {}
     farewell: Farewell | None = None
+    strip: Strip | None = None

@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from towline.ports.pulls import PullRecord
 from towline.web.answers import Problem
-from towline.web.dashboard.charts import percentile
+from towline.web.dashboard.fleet_find import page_of
 from towline.web.dashboard.fleet_view import (
-    CARDS_A_PAGE,
+    MOST_COUNTED,
     MOST_REPOS,
     ORDER,
     RULES,
@@ -19,11 +19,12 @@ from towline.web.dashboard.fleet_view import (
     counts_of,
     wanted_from,
 )
+from towline.web.dashboard.health_span import SPANS, span_of
 from towline.web.dashboard.health_view import health_of
 from towline.web.dashboard.pages import HOME, pull_path
 from towline.web.dashboard.pull_view import pull_page
 from towline.web.dashboard.visits import Form, Visit, action, page, went
-from towline.web.fleet import Fleet, full_name, story_of
+from towline.web.fleet import full_name, story_of
 from towline.web.pull_models import LONGEST_NAME, CommandBody, ResetBody
 from towline.web.pull_routes import order_by_any_name
 from towline.web.reconciler_routes import reset_breakers
@@ -43,11 +44,12 @@ async def fleet(visit: Visit) -> Response:
         columns = board.columns
     else:
         board = await counts_of(visit.desk.insights, visit.tow)
-        looking = Fleet(visit.tow.pulls, visit.tow.policy, visit.now_us)
+        if wanted.repo is not None:
+            wanted = wanted._replace(repo=await full_name(visit.tow.pulls, wanted.repo))
         cursor = visit.given("cursor", 400) or ""
-        found = await looking.page(wanted, cursor, CARDS_A_PAGE)
+        found = await page_of(visit.desk.insights, visit.tow.policy, wanted, cursor, visit.now_us)
         columns = columns_of(found.records, visit.tow.policy, visit.now_us)
-        following = found.next
+        following = found.following
     return visit.page(
         "fleet.html",
         "fleet",
@@ -59,6 +61,7 @@ async def fleet(visit: Visit) -> Response:
         repos=await visit.desk.insights.repos(MOST_REPOS),
         rules=RULES,
         order=ORDER,
+        most_counted=MOST_COUNTED,
     )
 
 
@@ -85,11 +88,9 @@ async def command(visit: Visit, form: Form) -> Response:
 
 @page
 async def health(visit: Visit) -> Response:
-    found = await health_of(visit.control, visit.tow, visit.desk)
-    return visit.page(
-        "health.html", "health", health=found,
-        lead_p50=percentile(found.lead_times, 0.5), lead_p90=percentile(found.lead_times, 0.9),
-    )  # fmt: skip
+    span = span_of(visit.given("days"))
+    found = await health_of(visit.control, visit.tow, visit.desk, span)
+    return visit.page("health.html", "health", health=found, spans=SPANS)
 
 
 @action("admin")

@@ -93,6 +93,11 @@ class Board(NamedTuple):
     def stale(self) -> int:
         return sum(self.overdue.values())
 
+    @property
+    def stale_capped(self) -> bool:
+        """Whether there are more than were counted."""
+        return any(count >= MOST_COUNTED for count in self.overdue.values())
+
 
 async def counts_of(insights: Insights, tow: Tow) -> Board:
     """How many there are, without cards."""
@@ -163,16 +168,21 @@ def _line(record: PullRecord, diagnosis: Mapping[str, object] | None) -> str:
 
 
 def _budget(record: PullRecord, diagnosis: Mapping[str, object] | None, policy: TowPolicy) -> str:
-    """What is left of the remedy that comes next."""
+    """What is left of the remedy that comes next; of all, where none is known to."""
+    if record.state in TERMINAL:
+        return ""
+    budgets = policy.of(record.ref.repo).budgets
+    left = {
+        strategy: 0
+        if exhausted(strategy, record.counts, record.lifetime, budgets)
+        else max(0, most - record.counts.get(strategy, 0))
+        for strategy, most in budgets.items()
+    }
     action = (diagnosis or {}).get("next_action")
     strategy = next((found for name, found in STRATEGY_OF.items() if name == action), None)
     if strategy is None:
-        return ""
-    most = policy.of(record.ref.repo).budgets[strategy]
-    left = max(0, most - record.counts.get(strategy, 0))
-    if exhausted(strategy, record.counts, record.lifetime, policy.of(record.ref.repo).budgets):
-        left = 0
-    return f"{words(strategy)}: {left} of {most} left"
+        return f"{sum(left.values())} of {sum(budgets.values())} tries left"
+    return f"{words(strategy)}: {left[strategy]} of {budgets[strategy]} left"
 
 
 def _cut(text: str) -> str:

@@ -6,33 +6,30 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+from towline.core.ended import Step, What, bucket_of, healed_by
 from towline.core.lifecycle import State
 from towline.errors import TowlineError
-from towline.ports.dashboard import Backlog, Ended, Reason, Step
+from towline.ports.dashboard import Backlog, Ended, Past, Reason
 from towline.ports.forge import Allowance, Forge
 from towline.ports.hooks import HookHour
 from towline.ports.jobs import Depth
 from towline.web.control_access import Control
-from towline.web.control_models import moment
 from towline.web.dashboard import charts
 from towline.web.dashboard.charts import Chart, Datum
 from towline.web.dashboard.desk import Desk
+from towline.web.dashboard.health_span import Span
+from towline.web.dashboard.pages import duration
 from towline.web.tow_access import BreakerView, Tow
 
-HOURS: Final = 24
-HOUR_US: Final = 3_600_000_000
-MOST_LIVES: Final = 5_000
+MOST_LIVES: Final = 2_000
 MOST_HEALED: Final = 200
 MOST_REASONS: Final = 500
 _TOP: Final = 8
 _ALLOWANCE_SECONDS: Final = 1.0
-_WELL: Final = frozenset(
-    {"CHECKS_PASSED", "POLICY_PASSED", "APPROVAL_GRANTED", "MERGE_ATTEMPTED", "MERGE_SUCCEEDED",
-     "PR_MERGED"}
-)  # fmt: skip
-_PERSON: Final = frozenset({"COMMAND_RECEIVED", "ESCALATED_NEEDS_INTERVENTION"})
+_BY: Final = ("alone", "helped")
+Buckets: TypeAlias = Counter[int]
 
 
 class Cause(NamedTuple):
@@ -44,8 +41,8 @@ class Cause(NamedTuple):
 class Healing(NamedTuple):
     """Of those that were merged after a remedy, and those that wait for a person."""
 
-    seconds: Sequence[float]
-    """From each first remedy until it went on."""
+    buckets: Buckets
+    """How many took how long from a first remedy until it went on."""
     alone: int
     helped: int
     stuck: int
@@ -62,10 +59,13 @@ class Spending(NamedTuple):
 
 
 class Health(NamedTuple):
+    span: Span
     merged: int
     throughput: Chart
     lead: Chart
-    lead_times: Sequence[float]
+    lead_half: str
+    """Within which half were merged, and nine of ten."""
+    lead_most: str
     heal: Chart
     healing: Healing
     causes: Sequence[Cause]
@@ -77,26 +77,31 @@ class Health(NamedTuple):
     spending: Sequence[Spending]
 
 
-async def health_of(control: Control, tow: Tow, desk: Desk) -> Health:
+async def health_of(control: Control, tow: Tow, desk: Desk, span: Span) -> Health:
     now_us = control.clock.now_us()
-    since_us = now_us - now_us % HOUR_US - (HOURS - 1) * HOUR_US
+    starts = span.starts(now_us)
     insights = desk.insights
-    ended = await insights.ended(since_us)
-    lives = await insights.lives(since_us, MOST_LIVES)
-    lead_times = [(one.merged_us - one.created_us) / 1e6 for one in lives]
+    past = await insights.past(starts[0], span.bin_us)
+    ended = ended_by(await insights.ended(starts, span.bin_us), past, starts)
+    lives = await insights.lives(starts[0], MOST_LIVES)
+    times = [(one.merged_us - one.created_us) / 1e6 for one in lives]
+    lead = buckets_of(times, past, "lead")
     stuck = (await tow.pulls.census())["NEEDS_INTERVENTION"]
-    healing = healing_of(await insights.healed(MOST_HEALED), stuck)
-    hours = await control.hours.hours(None, since_us)
+    healing = healing_of(await insights.healed(MOST_HEALED, starts[0]), stuck, past)
+    hours = await control.hours.hours(None, starts[0])
+    exact = None if any(one.what == "lead" for one in past) else times
     return Health(
-        sum(one.times for one in ended if one.state == "MERGED"),
-        _throughput(ended, since_us),
-        _spread("Time from the start of the tow to the merge", lead_times),
-        lead_times,
-        _spread("Time from a remedy until it went on", healing.seconds),
+        span,
+        sum(times for (_, state), times in ended.items() if state == "MERGED"),
+        _throughput(ended, starts, span),
+        _spread("Time from the start of the tow to the merge", lead),
+        within(lead, exact, 0.5),
+        within(lead, exact, 0.9),
+        _spread("Time from a remedy until it went on", healing.buckets),
         healing,
         causes_of(await insights.reasons(MOST_REASONS)),
         await tow.breakers.views(),
-        _hooks(hours, since_us),
+        _hooks(hours, starts, span),
         bool(hours),
         await control.jobs.depth(""),
         await insights.backlog(),
@@ -104,61 +109,73 @@ async def health_of(control: Control, tow: Tow, desk: Desk) -> Health:
     )
 
 
-def _throughput(ended: Iterable[Ended], since_us: int) -> Chart:
-    counts: dict[tuple[int, State], int] = {(one.hour_us, one.state): one.times for one in ended}
+def ended_by(
+    known: Iterable[Ended], past: Iterable[Past], starts: Sequence[int]
+) -> Counter[tuple[int, State]]:
+    """By the beginning of a bar; those that are forgotten are counted beside those that are not."""
+    counts: Counter[tuple[int, State]] = Counter()
+    for one in known:
+        counts[one.from_us, one.state] += one.times
+    states: Mapping[str, State] = {"merged": "MERGED", "closed": "CLOSED"}
+    for old in past:
+        if old.what in states and old.place < len(starts):
+            counts[starts[old.place], states[old.what]] += old.times
+    return counts
+
+
+def buckets_of(seconds: Iterable[float], past: Iterable[Past], what: What) -> Buckets:
+    counts: Buckets = Counter(map(bucket_of, seconds))
+    for old in past:
+        if old.what == what:
+            counts[old.bucket] += old.times
+    return counts
+
+
+def within(buckets: Buckets, exact: Sequence[float] | None, share: float) -> str:
+    """In so much time; where only steps of it were counted, the end of the step."""
+    if exact is not None:
+        found = charts.percentile(exact, share)
+        return "" if found is None else duration(found)
+    values = sorted(buckets.elements())
+    place = charts.percentile(values, share)
+    return "" if place is None else charts.STEPS[int(place)]
+
+
+def _throughput(ended: Counter[tuple[int, State]], starts: Sequence[int], span: Span) -> Chart:
     data = [
-        Datum(
-            f"{moment(hour):%H:%M}",
-            {"merged": counts.get((hour, "MERGED"), 0), "closed": counts.get((hour, "CLOSED"), 0)},
-        )
-        for hour in _hours(since_us)
+        Datum(span.label(at), {"merged": ended[at, "MERGED"], "closed": ended[at, "CLOSED"]})
+        for at in starts
     ]
-    return charts.bars("Ended per hour", "pull requests", "hour (UTC)", data)
+    return charts.bars(f"Ended per {span.per}", "pull requests", f"{span.per} (UTC)", data)
 
 
-def _hooks(hours: Iterable[HookHour], since_us: int) -> Chart:
-    totals: dict[int, Counter[str]] = {hour: Counter() for hour in _hours(since_us)}
+def _hooks(hours: Iterable[HookHour], starts: Sequence[int], span: Span) -> Chart:
+    totals: dict[int, Counter[str]] = {at: Counter() for at in starts}
     for one in hours:
-        if one.hour_us in totals:
+        at = one.hour_us - one.hour_us % span.bin_us
+        if at in totals:
             lost = max(0, one.delivered - one.received - one.recovered)
-            totals[one.hour_us] += Counter(
-                received=one.received, recovered=one.recovered, missing=lost
-            )
+            totals[at] += Counter(received=one.received, recovered=one.recovered, missing=lost)
     data = [
-        Datum(
-            f"{moment(hour):%H:%M}",
-            {kind: found[kind] for kind in ("received", "recovered", "missing")},
-        )
-        for hour, found in totals.items()
+        Datum(span.label(at), {kind: found[kind] for kind in ("received", "recovered", "missing")})
+        for at, found in totals.items()
     ]
-    return charts.bars("Webhooks that the forge delivered", "webhooks", "hour (UTC)", data)
+    title = "Webhooks that the forge delivered"
+    return charts.bars(title, "webhooks", f"{span.per} (UTC)", data)
 
 
-def _hours(since_us: int) -> Iterable[int]:
-    return range(since_us, since_us + HOURS * HOUR_US, HOUR_US)
+def _spread(title: str, buckets: Buckets) -> Chart:
+    return charts.bars(title, "pull requests", "took", charts.distribution(buckets))
 
 
-def _spread(title: str, seconds: Sequence[float]) -> Chart:
-    return charts.bars(title, "pull requests", "took", charts.distribution(seconds))
-
-
-def healing_of(steps: Iterable[Step], stuck: int) -> Healing:
-    """A remedy heals when what it was for goes well; the first one of several starts the clock."""
-    seconds: list[float] = []
-    alone = helped = 0
-    for _, log in groupby(steps, key=lambda step: (step.repo, step.number)):
-        began_us: int | None = None
-        person = False
-        for step in log:
-            person = person or step.event_type in _PERSON
-            if step.event_type.startswith("REMEDIATION_") and began_us is None:
-                began_us = step.at_us
-            elif step.event_type in _WELL and began_us is not None:
-                seconds.append((step.at_us - began_us) / 1e6)
-                began_us = None
-        helped += person
-        alone += not person
-    return Healing(seconds, alone, helped, stuck)
+def healing_of(steps: Iterable[Step], stuck: int, past: Sequence[Past] = ()) -> Healing:
+    logs = groupby(steps, key=lambda step: (step.repo, step.number))
+    healed = [healed_by(log) for _, log in logs]
+    seconds = [one for each in healed for one in each.seconds]
+    alone, helped = (sum(old.times for old in past if old.what == what) for what in _BY)
+    alone += sum(one.alone for one in healed)
+    helped += sum(not one.alone for one in healed)
+    return Healing(buckets_of(seconds, past, "heal"), alone, helped, stuck)
 
 
 def causes_of(reasons: Iterable[Reason]) -> list[Cause]:

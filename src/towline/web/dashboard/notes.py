@@ -11,4 +11,5 @@ NOTES: Final[Mapping[str, str]] = {
     "redelivered": "The job is queued again.",
     "unblocked": "The run is unblocked and queued, with fresh attempts.",
     "signed-out": "You are signed out.",
+    "demo": "Done. Watch the fleet: the tow reacts by itself.",
 }

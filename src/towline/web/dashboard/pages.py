@@ -23,6 +23,7 @@ CONTENT_SECURITY_POLICY: Final = (
 GUARDS: Final[Mapping[str, str]] = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }

@@ -13,6 +13,8 @@ from towline.web.dashboard.timeline import Drawing, Span, drawn, life_of
 from towline.web.pull_models import PullStatus, Story, pull_status
 
 EVENTS_A_PAGE: Final = 50
+_TELLING: Final = 1_000
+"""A diagnosis made now reads no more of the log than its end."""
 _ABOUT: Final[Mapping[str, str]] = {
     "/rebuild": "Run the failed checks again",
     "/recheck-policy": "Have the policy bot look again",
@@ -68,7 +70,7 @@ def pull_page(
     rows = [row_of(event) for event in reversed(story.events[max(0, end - EVENTS_A_PAGE) : end])]
     return PullPage(
         record,
-        pull_status(record, policy, now_us, story),
+        pull_status(record, policy, now_us, story._replace(events=story.events[-_TELLING:])),
         drawn(life),
         life.spans,
         [_button(command, record) for command in COMMANDS],

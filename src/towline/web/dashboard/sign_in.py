@@ -58,6 +58,13 @@ async def enter(request: Request) -> Response:
             raise
         house.attempts.count(address)
         return await _asking(request, onward, _complaint(problem), problem.status)
+    return await let_in(request, principal, onward)
+
+
+async def let_in(request: Request, principal: Principal, onward: str) -> Response:
+    """A session for somebody whose key was checked."""
+    house = house_of(request)
+    address = request.client.host if request.client else ""
     house.control.audit(
         "SIGNED_IN", by=principal.name or principal.id, key=principal.id, address=address
     )

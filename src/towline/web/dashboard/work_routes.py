@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Final, get_args
 
 from starlette.responses import Response
 
 from towline.core.fixrun import STAGES, RunState
-from towline.ports.inbox import Stored
-from towline.ports.jobs import JobRecord, JobState
+from towline.ports.jobs import JobState
 from towline.web.answers import Problem
 from towline.web.dashboard.pages import HOME, part, query
 from towline.web.dashboard.visits import Form, Visit, action, page, went
@@ -20,55 +20,32 @@ from towline.web.run_routes import Runs
 from towline.web.run_routes import unblock as unblock_run
 
 A_PAGE: Final = 50
-_AT_A_TIME: Final = 500
-_MOST_SCANNED: Final = 5_000
 _LONGEST_SHOWN: Final = 100_000
 _LONGEST_ID: Final = 4_096
-_THE_END: Final = 2**62
 JOB_STATES: Final[tuple[str, ...]] = get_args(JobState)
 RUN_STATES: Final[tuple[str, ...]] = get_args(RunState)
-
-
-class Listed(NamedTuple):
-    """`following` is the cursor of the page after; None on the last."""
-
-    rows: list[Stored] | list[JobRecord]
-    following: str | None
 
 
 @page
 async def inbox(visit: Visit) -> Response:
     given = {name: visit.given(name) for name in ("source", "repo", "event", "id")}
-    found = await _deliveries(visit, given)
-    return visit.page("inbox.html", "inbox", found=found, given=given)
-
-
-async def _deliveries(visit: Visit, given: dict[str, str | None]) -> Listed:
-    """Filtered as they are read, a bounded number of them for a page."""
     if given["id"]:
-        return Listed(await visit.control.inbox.find(given["id"]), None)
-    at, _, key = (visit.given("before", 1_000) or "").partition(" ")
-    before = (int(at), key) if at.isascii() and at.isdigit() and len(at) < 19 else (_THE_END, "")
-    found: list[Stored] = []
-    scanned = 0
-    while scanned < _MOST_SCANNED:
-        rows = await visit.desk.insights.deliveries(before, _AT_A_TIME)
-        for row in rows:
-            if len(found) == A_PAGE:
-                return Listed(found, f"{before[0]} {before[1]}")
-            before = (row.received_us, row.key)
-            if _delivery_fits(row, given):
-                found.append(row)
-        if len(rows) < _AT_A_TIME:
-            return Listed(found, None)
-        scanned += len(rows)
-    return Listed(found, f"{before[0]} {before[1]}")
+        rows, last = await visit.control.inbox.find(given["id"]), None
+    else:
+        asked = {"source": given["source"], "repo": given["repo"], "event_name": given["event"]}
+        before = _moment_and_key(visit.given("before", 1_000) or "")
+        rows, last = await visit.desk.insights.deliveries(_filled(asked), before, A_PAGE)
+    following = None if last is None else f"{last[0]} {last[1]}"
+    return visit.page("inbox.html", "inbox", rows=rows, following=following, given=given)
 
 
-def _delivery_fits(row: Stored, given: dict[str, str | None]) -> bool:
-    values = {"source": row.source, "repo": row.repo or "", "event": row.event_name}
-    wanted = [(given[name], value) for name, value in values.items()]
-    return all(text is None or text.lower() in value.lower() for text, value in wanted)
+def _moment_and_key(cursor: str) -> tuple[int, str] | None:
+    at, _, key = cursor.partition(" ")
+    return (int(at), key) if at.isascii() and at.isdigit() and len(at) < 19 else None
+
+
+def _filled(asked: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in asked.items() if text}
 
 
 @page
@@ -98,31 +75,13 @@ async def redeliver(visit: Visit, form: Form) -> Response:
 @page
 async def jobs(visit: Visit) -> Response:
     given = {name: visit.given(name) for name in ("state", "kind", "repo")}
-    found = await _jobs(visit, given)
-    return visit.page("jobs.html", "jobs", found=found, given=given, job_states=JOB_STATES)
-
-
-async def _jobs(visit: Visit, given: dict[str, str | None]) -> Listed:
     state = _one_of(given["state"], get_args(JobState))
+    wanted = _filled({"kind": given["kind"], "repo": given["repo"]})
     before = visit.given("before", _LONGEST_ID) or ""
-    found: list[JobRecord] = []
-    narrow = bool(given["kind"] or given["repo"])
-    at_once = _AT_A_TIME if narrow else A_PAGE + 1
-    scanned = 0
-    while scanned < _MOST_SCANNED:
-        rows = await visit.control.jobs.listing(state, before, at_once)
-        for row in rows:
-            if len(found) == A_PAGE:
-                return Listed(found, before)
-            before = row.id
-            if (given["kind"] or row.kind) == row.kind and (given["repo"] or "") in (
-                row.repo or ""
-            ):
-                found.append(row)
-        if len(rows) < at_once:
-            return Listed(found, None)
-        scanned += len(rows)
-    return Listed(found, before)
+    rows, following = await visit.desk.insights.jobs(state, wanted, before, A_PAGE)
+    return visit.page(
+        "jobs.html", "jobs", rows=rows, following=following, given=given, job_states=JOB_STATES
+    )
 
 
 @page

@@ -115,6 +115,12 @@
     const button = event.target.querySelector("button[data-sure]");
     if (button && !confirm(button.dataset.sure)) event.preventDefault();
   });
+  // A filter's answer that is the page to sign in at is no list: then the whole page goes there.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (!event.detail.xhr.responseURL.includes("/sign-in")) return;
+    event.preventDefault();
+    location.reload();
+  });
   // A note is told once: the address loses it, so that a refresh does not tell it again.
   const address = new URL(location.href);
   if (address.searchParams.has("note")) {

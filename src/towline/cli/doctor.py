@@ -1,0 +1,117 @@
+"""`towline doctor`: what is well, what is not, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from towline.cli.prs import Config, Json, print_json
+
+if TYPE_CHECKING:
+    from towline.core.checkup import Finding
+    from towline.doctor.checkup import Report
+
+_Bundle = Annotated[
+    Path | None,
+    typer.Option("--bundle", help="Also write an archive for others: .tar.gz or .zip, no secrets."),
+]
+_Seconds = Annotated[
+    float,
+    typer.Option("--timeout", min=0.1, max=60, help="How many seconds a server has to answer."),
+]
+_COLOURS: Final = {"ok": "green", "warning": "yellow", "failure": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    bundle: _Bundle = None, timeout: _Seconds = 5.0, config: Config = None, json: Json = False
+) -> None:
+    """Check settings, stores, forge, webhooks, clock and tools; each trouble with its fix."""
+    import asyncio
+
+    if bundle is not None:
+        from towline.doctor.bundle import kind_of
+
+        kind_of(bundle)
+    report = asyncio.run(_examined(config, bundle, timeout))
+    if json:
+        print_json(report.as_data() | {"bundle": None if bundle is None else str(bundle)})
+    else:
+        _show(report, bundle)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+async def _examined(config: Path | None, bundle: Path | None, seconds: float) -> Report:
+    import asyncio
+
+    from towline.doctor.checkup import check_up
+
+    with _progress() as progress:
+        report = await check_up(config, seconds, progress.start, progress.ended)
+        if bundle is not None:
+            from towline.doctor.bundle import write_bundle
+
+            # A reading that is still held up counts here as well, so the whole has its deadline.
+            async with asyncio.timeout(60 + 10 * seconds):
+                await write_bundle(report, bundle, seconds)
+    return report
+
+
+class _Progress:
+    """A bar on a terminal; silence elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        self.bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
+        self._task = self.bar.add_task("Checking", total=None)
+
+    def start(self, total: int) -> None:
+        self.bar.update(self._task, total=total)
+
+    def ended(self, check: str) -> None:
+        self.bar.update(self._task, advance=1, description=f"Checked {check}")
+
+
+@contextmanager
+def _progress() -> Iterator[_Progress]:
+    progress = _Progress()
+    with progress.bar:
+        yield progress
+
+
+def _show(report: Report, bundle: Path | None) -> None:
+    from towline.core.checkup import tally
+
+    for finding in report.findings:
+        _show_finding(finding)
+    counts = tally(report.findings)
+    warnings, failures = counts["warning"], counts["failure"]
+    typer.echo(
+        f"{counts['ok']} ok, {_counted(warnings, 'warning')}, {_counted(failures, 'failure')}"
+    )
+    if bundle is not None:
+        typer.echo(f"The archive is {bundle}; secrets are taken out, but look before you send it")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _show_finding(finding: Finding) -> None:
+    verdict = typer.style(f"{finding.verdict:8}", fg=_COLOURS[finding.verdict])
+    fix = f"  → {finding.fix}" if finding.fix else ""
+    typer.echo(f"{verdict} {finding.check:9} {finding.found}{fix}")

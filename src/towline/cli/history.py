@@ -1,0 +1,60 @@
+"""What the commands on the recorded history share: which part of it, and the store it is in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from towline.errors import Rejected
+
+if TYPE_CHECKING:
+    from towline.ports.pulls import PullStore
+
+Repo = Annotated[str | None, typer.Option("--repo", help="Only the history of OWNER/NAME.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Only what was opened since: 36h, 7d, 2w or 2026-03-01[T12:00]."),
+]
+_AGO: Final = re.compile(r"([1-9][0-9]{0,5})([hdw])")
+_HOURS: Final = {"h": 1, "d": 24, "w": 168}
+
+
+def since_us(text: str | None, now_us: int) -> int:
+    if text is None:
+        return 0
+    if (ago := _AGO.fullmatch(text)) is not None:
+        return now_us - int(ago[1]) * _HOURS[ago[2]] * 3_600_000_000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Rejected(
+            f"--since is 36h, 7d, 2w or a date such as 2026-03-01, not {text[:50]!a}"
+        ) from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1e6)
+
+
+@asynccontextmanager
+async def opened_history(loaded: Any) -> AsyncIterator[tuple[PullStore, int]]:
+    from towline.store.clock import SystemClock
+    from towline.store.pulls import SqlPulls
+    from towline.wiring import database_for
+
+    clock = SystemClock()
+    database = database_for(loaded.database_url, clock, loaded.store_timeout_seconds)
+    try:
+        await database.connect()
+        yield SqlPulls(database), clock.now_us()
+    finally:
+        await database.aclose()
+
+
+async def repo_named(pulls: PullStore, name: str | None) -> str | None:
+    from towline.web.fleet import full_name
+
+    return None if name is None else await full_name(pulls, name)

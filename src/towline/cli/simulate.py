@@ -1,0 +1,212 @@
+"""`towline simulate`: everything goes wrong, and nothing may be lost or done twice."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from towline.errors import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from towline.proof.play import Played
+    from towline.proof.sweep import Summary
+
+_MOST_SEEDS = 10_000_000
+_SEEDS_PER_SAFEGUARD = 300
+
+_Seeds = Annotated[int, typer.Option(help="How many seeds to play.")]
+_First = Annotated[int, typer.Option("--from", help="The first of them.")]
+_Seed = Annotated[int | None, typer.Option(help="Play this one alone, and again if it failed.")]
+_Trace = Annotated[bool, typer.Option(help="With --seed: print all that happened.")]
+_Jobs = Annotated[int | None, typer.Option(help="Processes to use; all cores if not given.")]
+_Gate = Annotated[
+    bool, typer.Option("--mutations", help="Take each safeguard out, and see that it is missed.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("simulate")(simulate)
+
+
+def simulate(
+    seeds: _Seeds = 200,
+    first: _First = 0,
+    seed: _Seed = None,
+    trace: _Trace = False,
+    jobs: _Jobs = None,
+    mutations: _Gate = False,
+    as_json: _Json = False,
+) -> None:
+    """Play the product on a virtual clock with faults at every call, from seeds."""
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise Rejected(f"--seeds is a number from 1 to {_MOST_SEEDS}, not {seeds}")
+    if min(first, seed or 0) < 0:
+        raise Rejected("a seed is a whole number from 0 on")
+    if trace and seed is None:
+        raise Rejected("--trace needs --seed: it prints one play")
+    cores = jobs or os.cpu_count() or 1
+    if not 1 <= cores <= 512:
+        raise Rejected(f"--jobs is a number from 1 to 512, not {cores}")
+    if seed is not None:
+        _one(seed, trace, as_json)
+    elif mutations:
+        _gate(cores, as_json)
+    else:
+        _many(first, seeds, cores, as_json)
+
+
+# ---------------------------------------------------------------------- one seed
+
+
+def _one(seed: int, trace: bool, as_json: bool) -> None:
+    """In a process of its own, whose sets have the order that they always have."""
+    from towline.settings import same_hashes_in_children
+
+    if sys.flags.hash_randomization:
+        same_hashes_in_children()
+        os.execv(sys.executable, [sys.executable, "-m", "towline", *sys.argv[1:]])  # noqa: S606
+    from towline.proof.play import play
+    from towline.proof.sweep import shrunk
+
+    played = play(seed, trace=trace)
+    faults = shrunk(seed) if played.violations else []
+    if as_json:
+        _print(_told_of_one(played, faults))
+    else:
+        for line in played.lines or ():
+            print(line)
+        _say_one(played, faults)
+    raise typer.Exit(bool(played.violations))
+
+
+def _told_of_one(played: Played, faults: list[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "seeds": 1,
+        "seed": played.seed,
+        "scene": played.scene,
+        "virtual_hours": round(played.virtual_seconds / 3600, 4),
+        "prs": played.prs,
+        "faults": played.faults,
+        "violations": played.violations,
+        "trace_hash": played.trace_hash,
+    }
+    if faults:
+        told["fewest_faults"] = faults
+    if played.lines is not None:
+        told["trace"] = played.lines
+    return told
+
+
+def _say_one(played: Played, faults: list[str]) -> None:
+    print(
+        f"seed {played.seed}: {played.scene}, {played.virtual_seconds:.0f} virtual seconds, "
+        f"{sum(played.faults.values())} faults, trace {played.trace_hash}"
+    )
+    for violation in played.violations:
+        print(f"  violated {violation}")
+    for fault in faults:
+        print(f"  needs    {fault}")
+
+
+# ---------------------------------------------------------------------- many
+
+
+def _many(first: int, count: int, jobs: int, as_json: bool) -> None:
+    from towline.proof.sweep import sweep
+
+    with _progress("seeds", count) as advance:
+        summary = sweep(first, count, jobs, advance)
+    if as_json:
+        _print(_told(summary))
+    else:
+        _say(summary)
+    raise typer.Exit(bool(summary.violations))
+
+
+def _told(summary: Summary) -> dict[str, Any]:
+    listed = [
+        {"seed": seed, "violation": what}
+        for seed, found in summary.violations.items()
+        for what in found
+    ]
+    return {
+        "seeds": summary.seeds,
+        "virtual_hours": round(summary.virtual_hours, 2),
+        "prs": summary.prs,
+        "commits": summary.commits,
+        "faults": summary.faults,
+        "scenes": summary.scenes,
+        "violations": listed,
+    }
+
+
+def _say(summary: Summary) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{summary.seeds} seeds, {summary.virtual_hours:.1f} virtual hours")
+    table.add_column("fault")
+    table.add_column("times", justify="right")
+    for kind, times in summary.faults.items():
+        table.add_row(kind, f"{times:,}")
+    console.print(table)
+    scenes = ", ".join(f"{name} {times}" for name, times in summary.scenes.items())
+    console.print(f"{summary.prs:,} pull requests, {summary.commits:,} commits; {scenes}")
+    if not summary.violations:
+        console.print("[green]no violation[/green]")
+    for seed, found in summary.violations.items():
+        console.print(f"[red]seed {seed}[/red]: {found[0]}")
+    if summary.violations:
+        console.print("replay one: towline simulate --seed N --trace")
+
+
+# ---------------------------------------------------------------------- without safeguards
+
+
+def _gate(jobs: int, as_json: bool) -> None:
+    from towline.proof.mutations import all_mutations
+    from towline.proof.sweep import try_all
+
+    known = all_mutations()
+    with _progress("safeguards", len(known)) as advance:
+        caught = []
+        for one in try_all(list(known), _SEEDS_PER_SAFEGUARD, jobs):
+            caught.append(one)
+            advance(1)
+    survived = [one for one in caught if one.seed is None]
+    if as_json:
+        _print({"mutations": [one._asdict() for one in caught], "survived": len(survived)})
+    else:
+        for one in sorted(caught):
+            found = "SURVIVED" if one.seed is None else f"seed {one.seed}, after {one.tried}"
+            print(f"{one.name:32} {known[one.name].scene:6} {found:24} {known[one.name].rule}")
+        print(f"{len(caught) - len(survived)} of {len(caught)} safeguards are missed when gone")
+    raise typer.Exit(bool(survived))
+
+
+def _print(told: object) -> None:
+    print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

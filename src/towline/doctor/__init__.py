@@ -1,0 +1,1 @@
+"""Looks at an installation from all sides, and changes nothing."""

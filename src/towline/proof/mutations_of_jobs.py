@@ -1,0 +1,130 @@
+"""The safeguards of the front door and of jobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from towline.errors import Transient
+from towline.flow import work
+from towline.flow.reap import Reaper
+from towline.ports.inbox import Taken
+from towline.proof.mutations import Mutation, instead, sql
+from towline.store import inbox
+from towline.store import job_statements as q
+from towline.store.inbox import SqlInbox
+from towline.store.jobs import SqlJobs
+
+_QUEUED = "AND towline_jobs.state || '' = 'queued'"
+_SAME_HOLDER = "AND towline_jobs.token = b.token"
+_fly = SqlInbox._fly
+
+
+async def _nothing(self: Any) -> None:
+    return None
+
+
+async def _told_too_soon(self: SqlInbox, arrivals: list[Any]) -> list[Taken]:
+    try:
+        return await _fly(self, arrivals)
+    except Transient:
+        return [Taken("accepted", one.job.id) for one in arrivals]
+
+
+def _no_jobs(*_: Any) -> Any:
+    return
+    yield
+
+
+async def _never_recorded(self: SqlJobs, settlements: list[Any]) -> set[str]:
+    return set()
+
+
+def _keeps_on(self: work.Held, why: str) -> None:
+    return None
+
+
+MUTATIONS: Final = (
+    Mutation(
+        "answer-before-commit",
+        "a 2xx leaves only after the commit",
+        "door",
+        [instead(SqlInbox, "_fly", _told_too_soon)],
+    ),
+    Mutation(
+        "stored-without-job",
+        "a delivery and its job are written together",
+        "door",
+        [instead(inbox, "_queueing", _no_jobs)],
+    ),
+    Mutation(
+        "message-decides",
+        "SQL decides who runs a job, not the message",
+        "door",
+        [sql(q.BEGIN, _QUEUED, ""), sql(q.BEGIN_FREE, _QUEUED, ""),
+         sql(q.BEGIN_FREE, "AND r.state || '' = 'queued'", ""),
+         sql(q.DUE_ONE, "AND r.state || '' = 'queued'", "")],
+    ),
+    Mutation(
+        "sweeper-off",
+        "jobs whose message was lost are told of again",
+        "door",
+        [instead(Reaper, "republish", _nothing)],
+    ),
+    Mutation(
+        "reaper-off",
+        "jobs of the dead are taken back",
+        "door",
+        [instead(Reaper, "reap", _nothing)],
+    ),
+    Mutation(
+        "reaper-in-a-hurry",
+        "only a job whose lease has ended is taken back",
+        "door",
+        [sql(q.EXPIRED, "AND r.lease_expires_us <= {now}", ""),
+         sql(q.REAP, "AND towline_jobs.lease_expires_us <= {now}", "")],
+    ),
+    Mutation(
+        "settle-job-any-token",
+        "a job is settled only by its newest holder",
+        "door",
+        [sql(q.SETTLE_COUNTED, _SAME_HOLDER, "")],
+    ),
+    Mutation(
+        "settle-ended-job",
+        "what has ended stays as it is",
+        "door",
+        [sql(q.SETTLE_COUNTED, _SAME_HOLDER, ""),
+         sql(q.SETTLE_COUNTED, "AND towline_jobs.state || '' = 'running'", "")],
+    ),
+    Mutation(
+        "poison",
+        "attempts are counted when a job is begun",
+        "door",
+        [sql(q.BEGIN, "attempts = attempts + 1", "attempts = 1"),
+         sql(q.BEGIN_FREE, "attempts = attempts + 1", "attempts = 1")],
+    ),
+    Mutation(
+        "works-on-without-lease",
+        "work is cancelled before its lease ends",
+        "door",
+        [instead(work.Held, "abandon", _keeps_on)],
+    ),
+    Mutation(
+        "heartbeat-of-any-token",
+        "only the newest holder can renew",
+        "door",
+        [sql(q.HEARTBEAT, _SAME_HOLDER, "")],
+    ),
+    Mutation(
+        "repo-slots-off",
+        "a repository runs so many jobs at once and no more",
+        "door",
+        [sql(q.TAKEN_SLOTS, "WHERE r.state = 'running'", "WHERE r.state = 'nothing'")],
+    ),
+    Mutation(
+        "same-delivery-again",
+        "a delivery that is known is not taken in again",
+        "door",
+        [sql(inbox.KNOWN_KEYS, "AND d.key = b.key", "AND d.key = b.key || 'x'")],
+    ),
+)  # fmt: skip

@@ -1,0 +1,211 @@
+"""The safeguards of the tow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, Final
+
+from towline.core import budgets, classify, drift, lifecycle, sweep, tracking
+from towline.core.budgets import after_move
+from towline.core.classify import STRATEGY_OF
+from towline.core.lifecycle import RESULT_OF, TERMINAL, Move
+from towline.core.snapshot import PullRef
+from towline.flow import bridge, remediate, remediate_records, track
+from towline.flow.reconcile_breakers import Breakers, Leave
+from towline.flow.reconcile_one import Handled, Handling
+from towline.flow.remediate import Remediator
+from towline.flow.remediate_records import Order, Remedied
+from towline.ports.pulls import Change, Changed, Intent, PullRecord
+from towline.proof.mutations import Mutation, instead, sql
+from towline.store import pull_statements as q
+from towline.store.pulls import SqlPulls
+
+_begun = remediate_records.begun
+_hoped = remediate_records.hoped
+_end = Remediator._end
+_change = SqlPulls.change
+_move = lifecycle.move
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+async def _not_seen(self: Remediator, *_: Any) -> bool:
+    return False
+
+
+async def _end_at_once(self: Remediator, *given: Any, **how: Any) -> Remedied:
+    return await _end(self, *given, **{**how, "keeps_intent": False})
+
+
+async def _begin_in_mind(self: Remediator, ref: PullRef, order: Order) -> Remedied:
+    record = await self._store.read(ref.repo, ref.number)
+    change = _begun(order, 1_000_000)(record, self._clock.now_us())
+    if change is None:
+        return Remedied("refused", "", record)
+    return Remedied("pending", "", change.record)
+
+
+def _uncounted(order: Order, verify_us: int) -> Any:
+    return _begun(replace(order, spends=False), verify_us)
+
+
+def _same(counts: Any, *_: Any) -> Any:
+    return counts
+
+
+def _hoped_anew(record: PullRecord, intent: Intent, now_us: int) -> PullRecord:
+    hoped = _hoped(record, intent, now_us)
+    return hoped._replace(counts=after_move(hoped.counts, [hoped.state]))
+
+
+def _hoped_without_patience(record: PullRecord, intent: Intent, now_us: int) -> PullRecord:
+    return _hoped(record, intent, now_us)._replace(since_us=record.since_us)
+
+
+async def _leave_of_nobody(self: Breakers, repo: str, checks: Any = ()) -> tuple[Leave, str]:
+    return Leave([]), ""
+
+
+async def _always_closed(self: Breakers) -> str:
+    return "closed"
+
+
+def _moved_on(state: Any, happening: Any, *, by_person: bool = False) -> Move:
+    target = RESULT_OF.get(happening)
+    if state in TERMINAL and target is not None and target != state:
+        return Move("moved", state, target, (target,))
+    return _move(state, happening, by_person=by_person)
+
+
+async def _jobs_afterwards(self: SqlPulls, ref: PullRef, decide: Any) -> Changed:
+    jobs: list[Any] = []
+
+    def without_jobs(record: PullRecord | None, now_us: int) -> Change | None:
+        change = decide(record, now_us)
+        if change is None:
+            return None
+        jobs[:] = change.jobs
+        return Change(change.record, change.events)
+
+    changed = await _change(self, ref, without_jobs)
+    if jobs:
+        from towline.store.job_statements import ENQUEUE
+
+        await self._database.run(ENQUEUE, jobs)
+    return changed
+
+
+async def _acts_all_the_same(
+    self: Handling, record: PullRecord, diagnosis: Any, mode: Any, so_far: Handled
+) -> Handled:
+    if diagnosis.action not in STRATEGY_OF:
+        return so_far
+    known: Any = SimpleNamespace(failed=())
+    sight: Any = None
+    return await self._act(record, sight, diagnosis, known, mode, so_far)
+
+
+def _tow(name: str, rule: str, *switches: Any) -> Mutation:
+    return Mutation(name, rule, "tow", switches)
+
+
+MUTATIONS: Final = (
+    _tow(
+        "acts-without-a-look",
+        "what is there already is not asked for",
+        instead(remediate, "needless", _nothing),
+    ),
+    _tow(
+        "effect-not-looked-for",
+        "an effect is looked for before a try is given back",
+        instead(Remediator, "_seen", _not_seen),
+    ),
+    _tow(
+        "lost-reply-not-read-back",
+        "what nobody answered is looked for before it is tried again",
+        instead(Remediator, "_end", _end_at_once),
+    ),
+    _tow(
+        "acts-before-intent",
+        "the intent is recorded before the action is made",
+        instead(Remediator, "_begin", _begin_in_mind),
+    ),
+    _tow(
+        "tries-not-counted",
+        "each try costs one of its budget",
+        instead(remediate_records, "spent", _same),
+    ),
+    _tow(
+        "counted-after-success",
+        "a try is counted before it is made",
+        instead(remediate_records, "begun", _uncounted),
+    ),
+    _tow(
+        "hope-resets-budget",
+        "only a state that was observed resets a count",
+        instead(remediate_records, "hoped", _hoped_anew),
+    ),
+    _tow(
+        "remedy-without-patience",
+        "after a remedy the clock of staleness starts anew",
+        instead(remediate_records, "hoped", _hoped_without_patience),
+    ),
+    _tow(
+        "lifetime-cap-off",
+        "over its life a pull request gets so many tries and no more",
+        instead(budgets, "LIFETIME_FACTOR", 1000),
+    ),
+    _tow(
+        "circles-not-noticed",
+        "what goes round in circles is a person's matter",
+        instead(classify, "oscillates", _nothing),
+    ),
+    _tow(
+        "breaker-ignored",
+        "nothing is done while the breaker is open",
+        instead(Breakers, "ask", _leave_of_nobody),
+        instead(Breakers, "state", _always_closed),
+    ),
+    _tow(
+        "same-event-again",
+        "an event is applied once for its key",
+        sql(q.KNOWN_EVENT, "AND e.key = b.key", "AND e.key = b.key || 'x'"),
+    ),
+    _tow(
+        "two-writers",
+        "a record is changed only in the version that was read",
+        sql(q.UPDATE, "AND towline_prs.version = b.expected", ""),
+    ),
+    _tow(
+        "ended-lives-again",
+        "terminal states are final",
+        instead(tracking, "TERMINAL", frozenset()),
+        instead(tracking, "move", _moved_on),
+        instead(drift, "TERMINAL", frozenset()),
+    ),
+    _tow(
+        "drift-not-corrected",
+        "what a lost event would have told is found by looking",
+        instead(sweep, "correct", _nothing),
+        instead(track, "correct", _nothing),
+        instead(remediate, "correct", _nothing),
+    ),
+    _tow(
+        "escalated-without-job",
+        "an escalation and its job are written together",
+        instead(SqlPulls, "change", _jobs_afterwards),
+    ),
+    _tow(
+        "command-in-any-state",
+        "a command is checked again when its job runs",
+        instead(bridge, "refusal", _nothing),
+    ),
+    _tow(
+        "observer-acts",
+        "who only observes does nothing",
+        instead(Handling, "_observe", _acts_all_the_same),
+    ),
+)

@@ -1,0 +1,109 @@
+"""One seed, played from its beginning to its end."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple, Protocol
+
+from towline.coordination import memory
+from towline.proof.loop import Stuck
+from towline.proof.scenes.door import DoorScene
+from towline.proof.scenes.fix import FixScene
+from towline.proof.scenes.keys import KeysScene
+from towline.proof.scenes.locks import LocksScene
+from towline.proof.scenes.mesh import MeshScene
+from towline.proof.scenes.polls import PollsScene
+from towline.proof.scenes.tow import TowScene
+from towline.proof.stage import Stage
+
+
+class Scene(Protocol):
+    name: str
+    longest_pause: float
+
+    def __init__(self, stage: Stage) -> None: ...
+
+    async def play(self) -> None: ...
+
+
+SCENES: Final[tuple[type[Scene], ...]] = (
+    KeysScene,
+    LocksScene,
+    DoorScene,
+    TowScene,
+    MeshScene,
+    PollsScene,
+    FixScene,
+)
+"""Which of them is played follows from the seed."""
+
+
+class Played(NamedTuple):
+    seed: int
+    scene: str
+    violations: list[str]
+    faults: Mapping[str, int]
+    fired: list[str]
+    virtual_seconds: float
+    prs: int
+    commits: int
+    trace_hash: str
+    lines: list[str] | None
+
+
+def play(seed: int, *, only: Collection[str] | None = None, trace: bool = False) -> Played:
+    """The same seed is the same play, to the last line; `only` leaves other faults out."""
+    make = SCENES[seed % len(SCENES)]
+    logging.disable(logging.CRITICAL)
+    try:
+        with loaded_dice(seed):
+            stage = Stage(seed, longest_pause=make.longest_pause, only=only, keep_lines=trace)
+            _play(stage, make)
+            stage.loop.bury()
+    finally:
+        logging.disable(logging.NOTSET)
+    stage.server.close()
+    return Played(
+        seed,
+        make.name,
+        stage.book.violations,
+        dict(stage.weather.counts),
+        stage.weather.fired,
+        stage.loop.time(),
+        stage.prs,
+        stage.server.commits,
+        stage.book.hash,
+        stage.book.lines,
+    )
+
+
+def _play(stage: Stage, make: type[Scene]) -> None:
+    scene = make(stage)
+    try:
+        stage.loop.play(scene.play())
+    except Stuck as stuck:
+        stage.violation(str(stuck))
+    if stage.loop.failure is not None:
+        stage.violation(f"{type(stage.loop.failure).__name__}: {stage.loop.failure}")
+
+
+@contextmanager
+def loaded_dice(seed: int) -> Iterator[None]:
+    """The system's dice follow from the seed, for as long as the play lasts."""
+    dice = random.Random(f"system {seed}")  # noqa: S311  that is the point
+    before = secrets.token_hex, secrets.token_bytes, secrets.token_urlsafe
+    tokens = memory._tokens
+    secrets.token_bytes = lambda nbytes=None: dice.randbytes(nbytes or 32)
+    secrets.token_hex = lambda nbytes=None: dice.randbytes(nbytes or 32).hex()
+    secrets.token_urlsafe = lambda nbytes=None: dice.randbytes(nbytes or 32).hex()
+    memory._tokens = itertools.count(1)
+    try:
+        yield
+    finally:
+        secrets.token_hex, secrets.token_bytes, secrets.token_urlsafe = before
+        memory._tokens = tokens

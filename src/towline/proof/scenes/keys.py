@@ -1,0 +1,158 @@
+"""Idempotency keys: many callers, few keys, holders that die, sleep and are superseded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from towline.core import keys
+from towline.core.claims import OnCrash, Policy
+from towline.errors import Definitive, Exhausted, Indeterminate, Stale, TowlineError
+from towline.idempotency.service import IdempotencyService
+from towline.proof.bodies import Bodies
+from towline.proof.stage import Actor, Stage
+from towline.proof.watch import RecordWatch
+from towline.telemetry import audit_to_log
+from towline.wiring import backend_over
+
+NODES: Final = ("one", "two", "three")
+LOCK_SECONDS: Final = 6.0
+MAX_ATTEMPTS: Final = 3
+_STORM_SECONDS: Final = 60.0
+_LONGEST_CALL: Final = 60.0
+_AFTERWARDS: Final = 20
+_POLICY: Final = Policy(86_400_000_000, 3_600_000_000, int(LOCK_SECONDS * 1e6), MAX_ATTEMPTS)
+
+
+class _Ask(NamedTuple):
+    at: float
+    key: keys.GitHub
+    on_crash: OnCrash
+    wait: float | None
+    takes: float
+
+
+class KeysScene:
+    name = "keys"
+    longest_pause = 4 * LOCK_SECONDS
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.bodies = Bodies(stage)
+        self.results: dict[str, set[bytes]] = {}
+        self.serial = 0
+        ways: list[OnCrash] = ["retry", "retry", "park", "fail"]
+        self.keys = [keys.GitHub(delivery_id=f"key-{n}") for n in range(stage.dice.randint(1, 4))]
+        self.on_crash = {key: stage.dice.choice(ways) for key in self.keys}
+        self.records = RecordWatch(stage, MAX_ATTEMPTS)
+        stage.server.watchers.append(self.records)
+
+    async def play(self) -> None:
+        stage = self.stage
+        for name in NODES:
+            stage.spawn(name, self._boot)
+        care = asyncio.ensure_future(stage.caretaker())
+        calls = [asyncio.ensure_future(self._asked(ask)) for ask in self._asks()]
+        await stage.blow(_STORM_SECONDS)
+        await asyncio.gather(*calls)
+        await self._all_end()
+        care.cancel()
+
+    async def _boot(self, actor: Actor) -> None:
+        backend = backend_over(actor.database, actor.clock)
+        actor.program = IdempotencyService(
+            backend.records,
+            backend.mailbox,
+            actor.clock,
+            policy=_POLICY,
+            max_cached_bytes=4096,
+            max_items=1000,
+            audit=audit_to_log,
+        )
+
+    def _asks(self) -> list[_Ask]:
+        dice = self.stage.dice
+        return [
+            _Ask(
+                dice.uniform(0, _STORM_SECONDS * 0.8),
+                key := dice.choice(self.keys),
+                self.on_crash[key],
+                dice.choice([None, 5.0, 20.0]),
+                dice.choice([0.01, 2.0, LOCK_SECONDS * 1.5, LOCK_SECONDS * 2.5]),
+            )
+            for _ in range(dice.randint(10, 40))
+        ]
+
+    async def _asked(self, ask: _Ask) -> None:
+        await asyncio.sleep(ask.at)
+        live = self.stage.live()
+        if not live:
+            return
+        actor = self.stage.dice.choice(live)
+        call = actor.task(self._call(actor, ask))
+        await asyncio.wait([call], timeout=_LONGEST_CALL + self.longest_pause)
+        slept = actor.node.pauses or not actor.node.alive
+        self.stage.expect(call.done() or bool(slept), f"a call for {ask.key} never ended")
+
+    async def _call(self, actor: Actor, ask: _Ask) -> str:
+        service: IdempotencyService = actor.program
+        done: list[int] = []
+
+        async def handler() -> dict[str, Any]:
+            self.serial += 1
+            run = self.serial
+            with self.bodies.at_work(str(ask.key)):
+                await actor.work(ask.takes)
+            done.append(run)
+            return {"run": run}
+
+        given = (ask.key, "acme", {"n": 1}, handler)
+        try:
+            out = await service.process(*given, on_crash=ask.on_crash, wait=ask.wait)
+        except TowlineError as error:
+            self.stage.tell(actor.node, f"{ask.key}: {type(error).__name__}")
+            if isinstance(error, Stale) and done:
+                self._superseded(str(ask.key), done[-1])
+            return type(error).__name__
+        self.stage.tell(actor.node, f"{ask.key}: {out.processed} {out.result}")
+        if out.recorded:
+            self._note(str(ask.key), orjson.dumps(out.result))
+        return "answered"
+
+    def _superseded(self, key: str, run: int) -> None:
+        """Whoever is told that it came too late must not find its own result there."""
+        stands = self.records.response_of(key)
+        recorded = orjson.dumps({"run": run}).decode()
+        self.stage.expect(stands != recorded, f"{key}: run {run} stands, and was told it is late")
+
+    def _note(self, key: str, result: bytes) -> None:
+        results = self.results.setdefault(key, set())
+        results.add(result)
+        self.stage.expect(len(results) == 1, f"{key} has the results {sorted(results)}")
+
+    async def _all_end(self) -> None:
+        """When all is well again, each key has an answer soon."""
+        for key in self.keys:
+            ends = (Definitive.__name__, Exhausted.__name__, Indeterminate.__name__, "answered")
+            for _ in range(_AFTERWARDS):
+                await asyncio.sleep(2.0)
+                live = [one for one in self.stage.live() if one.node.paused_until == 0.0]
+                live = live or self.stage.live()
+                if not live:
+                    continue
+                actor = live[0]
+                ask = _Ask(0.0, key, self.on_crash[key], 10.0, 0.01)
+                call = actor.task(self._call(actor, ask))
+                await asyncio.wait([call], timeout=_LONGEST_CALL)
+                if call.done() and call.result() in ends:
+                    break
+            else:
+                self.stage.violation(f"{key} has no answer though all is well")
+            self._check_begun(key)
+
+    def _check_begun(self, key: keys.GitHub) -> None:
+        begun = self.bodies.begun.get(str(key), 0)
+        most = MAX_ATTEMPTS if self.on_crash[key] == "retry" else 1
+        self.stage.expect(begun <= most, f"{key} was begun {begun} times, {most} are allowed")

@@ -1,0 +1,103 @@
+"""What a node of the tow's scene reaches beyond its store, each over a wire of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from towline.ports.ci import CiUnavailable
+from towline.ports.forge import ForgeUnavailable
+from towline.proof.scenes.tow_world import TowWorld
+from towline.proof.stage import Stage
+from towline.proof.store import SimDatabase, SimServer
+from towline.proof.wire import Wire
+from towline.store.sql import Script, play
+from towline.store.sqlite_thread import run_statement
+
+T = TypeVar("T")
+_BUSY_SECONDS: Final = 20.0
+_CHANGE: Final = "_changing"
+
+
+def forge_trouble(text: str) -> ForgeUnavailable:
+    """What a forge refuses at once it will take later: a rate limit."""
+    return ForgeUnavailable(text, _BUSY_SECONDS if "refused" in text else 0.0)
+
+
+def ci_trouble(text: str) -> CiUnavailable:
+    return CiUnavailable(text)
+
+
+class Wired:
+    """Calls the part on its other end, in the world's time, with all that may befall a call."""
+
+    def __init__(self, part: Any, wire: Wire, town: TowWorld) -> None:
+        self._part = part
+        self._wire = wire
+        self._town = town
+        self.name = getattr(part, "name", "")
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **named: Any) -> Any:
+            return await self._wire.call(name, lambda: self._at_once(name, args, named))
+
+        return call
+
+    async def _at_once(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        self._town.go_on()
+        try:
+            return await getattr(self._part, name)(*args, **named)
+        finally:
+            self._town.go_on()
+
+
+class Chat:
+    """Where people read what they are told; `told` counts each text by its last line."""
+
+    def __init__(self) -> None:
+        self.told: Counter[str] = Counter()
+
+    async def notify(self, title: str, text: str) -> None:
+        self.told[text.splitlines()[-1]] += 1
+
+
+class ReadCommitted(SimDatabase):
+    """As PostgreSQL does it: until a transaction writes, others write between its reads."""
+
+    def __init__(self, stage: Stage, wire: Wire, clock: Any, mailbox: Any) -> None:
+        super().__init__(stage.server, wire, clock, mailbox)
+        self._dice = random.Random(f"reads {stage.seed} {wire.node}")  # noqa: S311  the same again
+
+    async def transact(self, script: Callable[[], Script[T]]) -> T:
+        if _CHANGE not in script.__code__.co_names:
+            return await super().transact(script)
+        return await self._wire.call(_CHANGE, lambda: self._changed(script()))
+
+    async def _changed(self, steps: Script[T]) -> T:
+        server: SimServer = self._server
+        try:
+            statement, rows = next(steps)
+            while not statement.writes:
+                read = run_statement(server.db, server.clock, statement, rows)
+                if self._dice.random() < 0.3:
+                    await asyncio.sleep(self._dice.choice((0.0, 0.001, 0.05)))
+                statement, rows = steps.send(read)
+        except StopIteration as end:
+            done: T = end.value
+            return done
+        first = statement, rows
+
+        def rest() -> Script[T]:
+            written = yield first
+            while True:
+                try:
+                    step = steps.send(written)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                written = yield step
+
+        return server.transact(lambda run: play(rest(), run))

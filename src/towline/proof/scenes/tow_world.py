@@ -1,0 +1,253 @@
+"""The world that the tow's scene is played in: repositories, bots, people, and their webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, Final
+
+import orjson
+
+from towline.core.budgets import Strategy
+from towline.core.lifecycle import State
+from towline.proof.loop import WORLD, SimHandle, on_node
+from towline.proof.scenes.tow_ledger import OURS, Key, Ledger
+from towline.proof.stage import Stage
+from towline.proof.store import START_US
+from towline.proof.weather import MESSAGES
+from towline.settings import Settings
+from towline.sim.actors import Habit
+from towline.sim.actors_bots import ApproverBot, AutomergeBot, PolicyBot, Ruling
+from towline.sim.actors_ci import Ci, Fate
+from towline.sim.actors_jenkins import Jenkins
+from towline.sim.actors_people import Person
+from towline.sim.entities import Emitted, Protection, Pull, WorldRefusal
+from towline.sim.payloads import payload_of
+from towline.sim.told import ROOT
+from towline.sim.world import World
+
+AUTHOR: Final = "dependabot[bot]"
+PERSON: Final = "octocat"
+PLAIN, JENKINS = "octo-org/app", "octo-org/pay"
+REPOS: Final = (PLAIN, JENKINS)
+CHECK, BUILD, POLICY = "build", "jenkins/build", "policy-bot"
+SWEEP_SECONDS: Final = 20.0
+VERIFY_SECONDS: Final = 40.0
+COOLDOWN_SECONDS: Final = 90.0
+THRESHOLDS: Final[Mapping[State, float]] = {
+    "CREATED": 30, "CHECKS_RUNNING": 45, "CHECKS_PASSED": 25, "CHECKS_FAILED": 20,
+    "POLICY_EVALUATING": 30, "POLICY_PASSED": 20, "POLICY_FAILED": 20, "APPROVED": 20,
+    "MERGING": 20,
+}  # fmt: skip
+BUDGETS: Final[Mapping[Strategy, int]] = {
+    "rebuild": 2, "branch_update": 1, "retrigger_policy_bot": 2, "retrigger_approver_bot": 1,
+    "retrigger_automerge_bot": 1, "retrigger_sod_check": 1, "close_and_reopen": 1,
+}  # fmt: skip
+HEARD: Final = frozenset(
+    {"pull_request", "pull_request_review", "issue_comment", "check_run", "check_suite", "status"}
+)
+"""What the hooks are for."""
+COMMANDS: Final = (
+    "/rebuild", "/recheck-policy", "/recheck-sod", "/recheck-approval", "/merge", "/merge",
+    "/update-branch", "/close-and-reopen", "/cancel", "/why",
+)  # fmt: skip
+_CI: Final[Mapping[Fate, float]] = {
+    "pass": 0.45, "flaky": 0.2, "transient": 0.15, "persistent": 0.1, "hang": 0.05, "never": 0.05
+}  # fmt: skip
+_FLAKY: Final[Mapping[Fate, float]] = {"flaky": 0.8, "pass": 0.2}
+_RULINGS: Final[Mapping[Ruling, float]] = {
+    "pass": 0.7, "sod": 0.12, "sod_for_good": 0.06, "other": 0.06, "stuck": 0.06
+}  # fmt: skip
+_BUSY_TIMES: Final = 3
+_ABSENT: Final = Habit(delay=(0.5, 6.0), miss=0.3, miss_poke=0.15)
+
+
+@cache
+def settings(*, observe: bool) -> Settings:
+    """As an operator writes them, with minutes for hours."""
+    return Settings.model_validate(
+        {
+            "tow": {"authors": [AUTHOR], "own_logins": [OURS], "repos": list(REPOS)},
+            "reconciler": {
+                "observe_only": observe,
+                "every_seconds": SWEEP_SECONDS,
+                "verify_seconds": VERIFY_SECONDS,
+                "discover_seconds": 45.0,
+                "breaker": {
+                    "window_seconds": 200,
+                    "minimum": 1,
+                    "cooldown_seconds": COOLDOWN_SECONDS,
+                },
+            },
+            "staleness": {state.lower(): seconds for state, seconds in THRESHOLDS.items()},
+            "budgets": dict(BUDGETS),
+            "jenkins": {"url": "https://jenkins.example"},
+            "commands": {"rate_per_minute": 30},
+            "signals": {"required": [CHECK]},
+            "triggers": {
+                "rebuild": {"kind": "rerun_failed"},
+                "policy": {"kind": "label", "label": "recheck-policy"},
+                "sod": {"kind": "dispatch", "event_type": "policy"},
+                "approver": {"kind": "comment", "text": "/approve"},
+                "merge": {"kind": "native"},
+            },
+            "repo": {
+                JENKINS: {
+                    "signals": {"required": [BUILD]},
+                    "triggers": {
+                        "rebuild": {"kind": "jenkins", "job": "{repo}/PR-{number}"},
+                        "policy": {"kind": "comment", "text": "/policy"},
+                        "approver": {"kind": "status", "context": POLICY},
+                        "merge": {"kind": "label", "label": "automerge"},
+                    },
+                }
+            },
+        }
+    )
+
+
+def _local(kind: type[Any], repo: str) -> Callable[..., Any]:
+    """An actor that minds only this repository."""
+
+    def hear(self: Any, told: Emitted) -> None:
+        if told.repo.full_name == repo:
+            kind.hear(self, told)
+
+    return type(f"Local{kind.__name__}", (kind,), {"hear": hear})
+
+
+class TowWorld:
+    """`deliver` is given each webhook that arrives; `arrived` hears of each action of ours."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        seconds: float,
+        deliver: Callable[[str, str, bytes], None],
+        arrived: Callable[[Key, Strategy], None],
+    ) -> None:
+        self._stage = stage
+        self._deliver = deliver
+        self._seconds = seconds
+        self._armed: SimHandle | None = None
+        self.busy = stage.dice.random() < 0.3
+        """Somebody pushes to the base again and again, and branches must be up to date."""
+        self.world = World(now=START_US / 1e6, seed=stage.seed)
+        self.repos = REPOS if stage.dice.random() < 0.5 else (stage.dice.choice(REPOS),)
+        for repo in self.repos:
+            self.world.create_repo(repo, {"app.txt": b"one\n", "NOTES.md": b"\n"})
+            self.world.set_permission(repo, AUTHOR, "write")
+        self.jenkins = self._cast()
+        self.ledger = Ledger(self.world, self.jenkins, arrived)
+        self.world.subscribe(self._hear)
+        self._people_come()
+
+    # ------------------------------------------------------------------ the cast
+
+    def _cast(self) -> Jenkins:
+        world, quick = self.world, Habit(delay=(0.5, 4.0))
+        fates = _FLAKY if self.busy else _CI
+        if PLAIN in self.repos:
+            _local(Ci, PLAIN)(world, jobs=(CHECK,), chances=fates, lasts=(3.0, 20.0), habit=quick)
+        jenkins: Jenkins = _local(Jenkins, JENKINS)(
+            world, context=BUILD, chances=fates, lasts=(3.0, 20.0), habit=quick
+        )
+        for repo in self.repos:
+            needs = (CHECK if repo == PLAIN else BUILD,)
+            _local(PolicyBot, repo)(
+                world, needs=needs, chances=_RULINGS, habit=_ABSENT, takes=(1.0, 8.0)
+            )
+            _local(ApproverBot, repo)(world, habit=_ABSENT)
+            _local(AutomergeBot, repo)(world, needs=(*needs, POLICY), habit=_ABSENT)
+            rules = Protection(
+                required_checks=(*needs, POLICY), required_approvals=1, up_to_date=self.busy
+            )
+            world.protect(repo, "main", rules)
+        return jenkins
+
+    def _people_come(self) -> None:
+        """Fixes are proposed, bases move on, and somebody orders this and that."""
+        dice, spread = self._stage.dice, self._seconds
+        proposed = dice.randint(2, 5)
+        self._stage.prs += proposed
+        for place in range(proposed):
+            repo, key = dice.choice(self.repos), f"CVE-2024-{10000 + place}"
+            opens = partial(self.open_fix, repo, key, f"fix/{key}", shared=dice.random() < 0.4)
+            self.world.after(dice.uniform(0, spread * 0.4), opens)
+        if dice.random() < 0.5:
+            self.world.subscribe(self._asks_for_what_is_there)
+        for repo in self.repos:
+            person = Person(self.world, PERSON, repo)
+            if self.busy:
+                until = self.world.now + _BUSY_TIMES * spread
+                person.keeps_pushing("main", "NOTES.md", every=(20.0, 50.0), until=until)
+            if dice.random() < 0.3:
+                person.closes(dice.randint(1, 3), after=dice.uniform(30, spread))
+            for _ in range(dice.choice((0, 0, 1, 2, 4))):
+                number, after = dice.randint(1, 3), dice.uniform(10, spread)
+                person.comments(number, dice.choice(COMMANDS), after=after)
+
+    def _asks_for_what_is_there(self, told: Emitted) -> None:
+        """Somebody who does not see the approval."""
+        if told.review is None or told.review.state != "APPROVED":
+            return
+        after = self._stage.dice.uniform(17, 30)
+        person = Person(self.world, PERSON, told.review.repo)
+        person.comments(told.review.number, "/recheck-approval", after=after)
+
+    def open_fix(self, repo: str, key: str, branch: str, shared: bool) -> None:
+        """Two that change the shared file conflict."""
+        world, path = self.world, "app.txt" if shared else f"{key}.txt"
+        world.create_ref(repo, f"refs/heads/{branch}", world.branch(repo, "main"), AUTHOR)
+        world.write_files(repo, branch, {path: f"{branch}\n".encode()}, f"Fix {key}", AUTHOR)
+        world.open_pull(repo, head=branch, base="main", title=f"Fix {key}", by=AUTHOR)
+
+    def open_replacement(self, repo: str, key: str, number: int) -> None:
+        """What the fix pipeline does; a second try finds what the first one made."""
+        try:
+            self.open_fix(repo, key, f"fix/{key}-instead-of-{number}", shared=True)
+        except WorldRefusal:
+            return
+
+    def pulls(self) -> list[Pull]:
+        return [pull for repo in self.repos for pull in self.world.pulls(repo, state="all")]
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def now(self) -> float:
+        return START_US / 1e6 + self._stage.loop.time()
+
+    def go_on(self) -> None:
+        """Whatever is due by now happens; then it is known when to come back."""
+        self.world.run_until(self.now)
+        due = self.world.next_due()
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+        if due is not None:
+            at = due - START_US / 1e6
+            self._armed = on_node(WORLD, self._stage.loop.call_at, at, self.go_on)
+
+    # ------------------------------------------------------------------ webhooks
+
+    def _hear(self, told: Emitted) -> None:
+        if told.name not in HEARD:
+            return
+        stage = self._stage
+        delay, copies = 0.2, 1
+        for place in (f"hook {told.name}", f"hooks of {told.repo.full_name}"):
+            fault = stage.weather.at(WORLD, place, MESSAGES)
+            if fault is None:
+                continue
+            stage.tell(WORLD, f"{place}: {fault.kind} {fault.seconds:.3f}")
+            if fault.kind == "request lost":
+                return
+            copies += fault.kind == "twice"
+            delay += fault.seconds * 4
+        body = orjson.dumps(payload_of(self.world, ROOT, told))
+        for copy in range(copies):
+            at = stage.loop.time() + delay * (1 + copy)
+            on_node(
+                WORLD, stage.loop.call_at, at, self._deliver, f"hook-{told.seq}", told.name, body
+            )

@@ -1,0 +1,186 @@
+"""`towline doctor`: settings, stores and tools, found well or not, each trouble with a fix."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.doctor_runs import examined, silent_server, towline
+from tests.servers import psql, redis_command
+from towline.store.sqlite_library import sqlite3
+
+BUDGET = 60
+
+
+async def test_nothing_configured(tmp_path: Path) -> None:
+    """It runs without a file, fails nothing, makes nothing, and each warning has a fix."""
+    ran = await examined(tmp_path)
+    report = ran.data()
+    assert (ran.code, report["healthy"], report["counts"]["failure"]) == (0, True, 0)
+    assert all(bool(one["fix"]) == (one["verdict"] != "ok") for one in report["findings"])
+    checks = {one["check"] for one in report["findings"]}
+    assert checks >= {
+        *("settings", "start", "database", "sqlite", "disk", "keys", "engine", "github"),
+        *("service", "webhooks", "git", "sandbox", "fixers", "notify", "folders"),
+    }
+    assert os.listdir(tmp_path) == []
+
+
+async def test_for_people_each_finding_is_one_line(tmp_path: Path) -> None:
+    """Verdict, subject, what was found and the fix; then the sum."""
+    ran = await towline(tmp_path, "doctor")
+    *lines, total = ran.out.splitlines()
+    assert all(line.startswith(("ok ", "warning ", "failure ")) for line in lines)
+    assert all("→" in line for line in lines if not line.startswith("ok "))
+    assert total.endswith("0 failures")
+    assert "\x1b" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[tow]\nauthor = 'x'\n", "did you mean authors"),
+        ("[serve]\nport = 'high'\n", "serve.port"),
+        ("[serve\n", "not valid TOML"),
+        ("engine = 'celery'\n", "needs redis_url"),
+        ("[github]\napp_id = '1'\n", "app_key_file"),
+    ],
+)
+async def test_settings_that_would_not_start(tmp_path: Path, text: str, complaint: str) -> None:
+    """What is wrong with them is a finding, and the machine is looked at all the same."""
+    (tmp_path / "towline.toml").write_text(text, encoding="utf-8")
+    ran = await examined(tmp_path)
+    failed = [one for one in ran.data()["findings"] if one["verdict"] == "failure"]
+    assert ran.code == 1
+    assert any(complaint in one["found"] and one["fix"] for one in failed), failed
+    assert ran.verdicts("git")
+
+
+async def test_an_sqlite_file_and_its_tables(tmp_path: Path) -> None:
+    """No tables yet, then this version's, then a version from the future, which fails."""
+    await towline(tmp_path, "keys", "create", "--scope", "admin")
+    ran = await examined(tmp_path)
+    assert ran.verdicts("tables") == ["ok"]
+    assert ran.verdicts("keys") == ["ok"]
+    with sqlite3.connect(tmp_path / "towline.db") as db:
+        db.execute("UPDATE towline_version SET version_num = '0001'")
+    ran = await examined(tmp_path)
+    (old,) = ran.findings("tables")
+    assert (ran.code, old["verdict"], old["fix"]) == (0, "warning", "towline db upgrade")
+    with sqlite3.connect(tmp_path / "towline.db") as db:
+        db.execute("UPDATE towline_version SET version_num = '9999'")
+    ran = await examined(tmp_path)
+    assert (ran.code, ran.verdicts("tables")) == (1, ["failure"])
+    with sqlite3.connect(tmp_path / "towline.db") as db:
+        assert db.execute("SELECT version_num FROM towline_version").fetchone() == ("9999",)
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("sqlite:///no/such/folder/x.db", "does not exist"),
+        ("sqlite:///notes.txt", "not a database"),
+        ("postgresql://u:hunter2@127.0.0.1:1/x", "not reachable"),
+        ("mysql://u:hunter2@127.0.0.1/x", "sqlite:///FILE or postgresql"),
+    ],
+)
+async def test_a_database_that_cannot_be_used(tmp_path: Path, url: str, complaint: str) -> None:
+    """It fails with a fix, without the password and without a traceback."""
+    notes = tmp_path / "notes.txt"
+    notes.write_text("not a database, but long enough\n" * 40, encoding="utf-8")
+    before = notes.read_bytes()
+    ran = await examined(tmp_path, TOWLINE_DATABASE_URL=url)
+    failed = [one for one in ran.data()["findings"] if one["verdict"] == "failure"]
+    assert ran.code == 1
+    assert any(complaint in one["found"] for one in failed), failed
+    assert all(one["fix"] for one in failed)
+    assert "hunter2" not in ran.out + ran.err
+    assert "Traceback" not in ran.out + ran.err
+    assert notes.read_bytes() == before
+
+
+async def test_postgres_is_looked_at_and_left_alone(tmp_path: Path, postgres_url: str) -> None:
+    """Its version and its clock are told, and no table is made."""
+    ran = await examined(tmp_path, TOWLINE_DATABASE_URL=postgres_url)
+    assert ran.code == 0, ran.out
+    assert "PostgreSQL" in ran.findings("database")[0]["found"]
+    assert "the database" in ran.findings("clock")[0]["found"]
+    assert "no tables yet" in ran.findings("tables")[0]["found"]
+    assert psql(postgres_url, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'towline%'") == (
+        "0"
+    )
+
+
+async def test_redis_and_its_eviction_policy(tmp_path: Path, redis_url: str) -> None:
+    """One that may drop keys fails, with the command that mends it; nothing is written to it."""
+    environment = {"TOWLINE_REDIS_URL": redis_url, "TOWLINE_STATE_BACKEND": "redis"}
+    ran = await examined(tmp_path, **environment)
+    assert "failure" not in ran.verdicts("redis")
+    redis_command(redis_url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        ran = await examined(tmp_path, **environment)
+    finally:
+        redis_command(redis_url, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+    (found,) = ran.findings("redis")
+    assert (ran.code, found["verdict"]) == (1, "failure")
+    assert "maxmemory-policy noeviction" in found["fix"]
+    assert b"0" in redis_command(redis_url, "DBSIZE")
+
+
+async def test_servers_that_never_answer(tmp_path: Path) -> None:
+    """Each silent server is a failure of its own, and the whole ends soon."""
+    with silent_server() as port:
+        here = f"127.0.0.1:{port}"
+        began = time.monotonic()
+        ran = await examined(
+            tmp_path,
+            "--timeout",
+            "1",
+            TOWLINE_DATABASE_URL=f"postgresql://u:hunter2@{here}/x",
+            TOWLINE_REDIS_URL=f"redis://:hunter2@{here}",
+            TOWLINE_GITHUB__API_URL=f"http://{here}",
+            TOWLINE_GITHUB__TOKEN="t0ken",
+            TOWLINE_GITLAB__API_URL=f"http://{here}/api/v4",
+            TOWLINE_GITLAB__TOKEN="t0ken",
+            TOWLINE_JENKINS__URL=f"http://{here}",
+            TOWLINE_JENKINS__USER="ci",
+            TOWLINE_JENKINS__TOKEN="t0ken",
+            TOWLINE_JIRA__URL=f"http://{here}",
+            TOWLINE_JIRA__TOKEN="t0ken",
+            TOWLINE_SERVE__PORT=str(port),
+        )
+        assert time.monotonic() - began < BUDGET
+    assert ran.code == 1
+    for check in ("database", "redis", "github", "gitlab", "jenkins", "jira"):
+        assert ran.verdicts(check) == ["failure"], check
+    assert ran.verdicts("service") == ["warning"]
+    assert "hunter2" not in ran.out + ran.err
+
+
+async def test_fixers_and_their_tools(tmp_path: Path) -> None:
+    """An unknown fixer and an agent that is not installed fail, each by name."""
+    text = """
+[fix]
+repos = ["demo/app"]
+fixers = ["ruff", "magic", "command"]
+[fix.agent]
+argv = ["no-such-agent-here", "--go"]
+"""
+    (tmp_path / "towline.toml").write_text(text, encoding="utf-8")
+    ran = await examined(tmp_path)
+    assert ran.verdicts("fixers") == ["ok", "failure", "failure"]
+    told = " ".join(one["found"] for one in ran.findings("fixers"))
+    assert "magic" in told
+    assert "no-such-agent-here" in told
+
+
+async def test_notifiers_are_understood_and_not_rung(tmp_path: Path) -> None:
+    """An address that apprise does not know fails; its secret is not shown."""
+    ran = await examined(tmp_path, TOWLINE_NOTIFY__URLS="json://127.0.0.1:1/quietly-s3cret")
+    assert ran.verdicts("notify") == ["ok"]
+    ran = await examined(tmp_path, TOWLINE_NOTIFY__URLS="nonsense://quietly-s3cret")
+    assert (ran.code, ran.verdicts("notify")) == (1, ["failure"])
+    assert "s3cret" not in ran.out

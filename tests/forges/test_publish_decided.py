@@ -1,0 +1,37 @@
+"""A pull request that was decided on before its run had noted it is not opened a second time."""
+
+from __future__ import annotations
+
+from tests.forges.github_script import Reply
+from tests.forges.test_github_publish import BRANCH, WORDS, branch, client
+from tests.forges.test_gitlab_publish import REPO, REQUESTS, gitlab, request
+from tests.forges.test_gitlab_publish import WORDS as GITLAB_WORDS
+from tests.sim.github_server import REPO as SIM_REPO
+from tests.sim.github_server import forge as place
+from towline.core.snapshot import PullRef
+from towline.sim.forge import WorldForge
+
+
+async def test_github() -> None:
+    """It was opened, somebody closed it, and whoever asks again is told of that one."""
+    async with place() as there:
+        branch(there)
+        forge = client(there)
+        first = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        await forge.close(PullRef("github", SIM_REPO, first.number))
+        again = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        near = await WorldForge(there.world, root=there.url).open_pull(
+            SIM_REPO, head=BRANCH, base="main", **WORDS
+        )
+        assert again == near == first._replace(created=False)
+        assert len(there.world.pulls(SIM_REPO, state="all")) == 1
+        await forge.aclose()
+
+
+async def test_gitlab() -> None:
+    """All states are asked for, and one that was merged is adopted."""
+    async with gitlab() as (server, forge, _):
+        server.on(f"GET {REQUESTS}", Reply(200, [request(state="merged")]))
+        server.on(f"PUT {REQUESTS}/3", Reply(200, request(state="merged")))
+        opened = await forge.open_pull(REPO, head="towline/x", base="main", **GITLAB_WORDS)
+        assert (opened.number, opened.created) == (3, False)

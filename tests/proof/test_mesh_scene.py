@@ -1,0 +1,43 @@
+"""The simulated submit API: clean, the same again for a seed, and alert to what is missing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from towline.proof import play as playing
+from towline.proof.mutations import without
+from towline.proof.mutations_of_mesh import MUTATIONS
+from towline.proof.play import play
+from towline.proof.scenes.mesh import MeshScene
+
+QUICK: Final = ("result-of-any-token", "key-not-unique", "key-of-any-payload", "any-digest")
+
+
+@pytest.fixture(autouse=True)
+def only_this_scene(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every seed plays it."""
+    monkeypatch.setattr(playing, "SCENES", (MeshScene,))
+
+
+def test_thirty_seeds_have_nothing_to_tell() -> None:
+    """Whatever clients, workers and the network do, each request has one job and one end."""
+    played = [play(seed) for seed in range(30)]
+    assert [one.violations for one in played] == [[]] * 30
+    assert sum(sum(one.faults.values()) for one in played) > 100
+
+
+def test_a_seed_is_the_same_play_again() -> None:
+    """To the last line, so that what was found can be looked at."""
+    first, again = play(7, trace=True), play(7, trace=True)
+    assert first.lines == again.lines
+    assert (first.scene, first.trace_hash) == ("mesh", again.trace_hash)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_safeguard_is_missed_when_it_is_gone(name: str) -> None:
+    """Some of the gate, which has all of them."""
+    mutation = next(one for one in MUTATIONS if one.name == name)
+    with without(mutation):
+        assert any(play(seed).violations for seed in range(60))

@@ -1,0 +1,104 @@
+"""The simulation as a whole: many seeds, each the same again, and no safeguard without a use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from towline.proof.gate import seeds_of, try_without
+from towline.proof.mutations import NoLongerFits, all_mutations, sql, without
+from towline.proof.play import SCENES, play
+from towline.proof.sweep import same_again, shrunk, sweep, try_all
+from towline.store import job_statements
+
+CORES = os.cpu_count() or 1
+SEEDS = 1_000
+SEEDS_PER_SAFEGUARD = 300
+
+
+@pytest.mark.slow
+def test_a_thousand_seeds() -> None:
+    """Every scene, every kind of fault, and nothing that must be true is ever false."""
+    summary = sweep(0, SEEDS, CORES)
+    assert summary.violations == {}
+    assert summary.seeds == SEEDS
+    assert set(summary.scenes) == {scene.name for scene in SCENES}
+    assert len(summary.faults) > 12
+    assert summary.virtual_hours > 24
+
+
+@pytest.mark.slow
+def test_every_safeguard_is_missed_when_it_is_gone() -> None:
+    """Each is taken out in turn, and some seed of its scene notices."""
+    caught = list(try_all(list(all_mutations()), SEEDS_PER_SAFEGUARD, CORES))
+    assert [one.name for one in caught if one.seed is None] == []
+    assert len(caught) >= 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", [scene.name for scene in SCENES])
+def test_a_seed_is_the_same_play_in_two_processes(scene: str) -> None:
+    """To the last line, as the hash of all that happened shows."""
+    assert same_again(next(seeds_of(scene, 1)))
+
+
+def test_a_failing_seed_is_shrunk() -> None:
+    """To few faults, with which alone it fails as well."""
+    mutation = all_mutations()["settle-ended-job"]
+    seed = try_without(mutation, SEEDS_PER_SAFEGUARD).seed
+    assert seed is not None
+    with without(mutation):
+        faults = shrunk(seed)
+        assert 0 < len(faults) < len(play(seed).fired)
+        assert play(seed, only=frozenset(faults)).violations
+    assert not play(seed).violations
+
+
+def test_a_switch_that_no_longer_fits_is_told() -> None:
+    """A rule that was rewritten needs a new switch: the gate must not pass by missing it."""
+    switch = sql(job_statements.SETTLE, "AND nothing_of_that_kind", "")
+    with pytest.raises(NoLongerFits, match="nothing_of_that_kind"):
+        switch.out()
+
+
+def simulate(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "towline", "simulate", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_one_seed_from_the_command_line() -> None:
+    """It tells what happened, and the same the next time."""
+    first, second = (simulate("--seed", "1", "--json") for _ in range(2))
+    assert (first.returncode, first.stderr) == (0, "")
+    told = json.loads(first.stdout)
+    assert {"seeds", "virtual_hours", "prs", "faults", "violations", "trace_hash"} <= set(told)
+    assert told == json.loads(second.stdout)
+
+
+def test_many_seeds_from_the_command_line() -> None:
+    """The summary as data."""
+    done = simulate("--seeds", "14", "--from", "100", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["seeds"], told["violations"]) == (14, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--seeds", "0"], "--seeds is a number from 1"),
+        (["--trace"], "--trace needs --seed"),
+        (["--jobs", "1000"], "--jobs is a number from 1 to 512"),
+        (["--seed", "-1"], "a seed is a whole number from 0 on"),
+    ],
+)
+def test_wrong_options_are_told_in_a_line(words: list[str], says: str) -> None:
+    """What is wrong, and what is allowed."""
+    done = simulate(*words)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,57 @@
+"""The simulated tow: clean, the same again for a seed, and alert to what is missing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from towline.proof import play as playing
+from towline.proof.mutations import without
+from towline.proof.mutations_of_tow import MUTATIONS
+from towline.proof.play import Played, play
+from towline.proof.scenes.tow import TowScene
+from towline.proof.scenes.tow_watch import goes_round
+
+QUICK: Final = ("acts-before-intent", "same-event-again", "tries-not-counted", "two-writers")
+
+
+@pytest.fixture
+def tow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every seed plays the tow."""
+    monkeypatch.setattr(playing, "SCENES", (TowScene,))
+
+
+@pytest.mark.usefixtures("tow")
+def test_twenty_seeds_have_nothing_to_tell() -> None:
+    """Whatever the weather, each pull request ends well and nothing is done twice."""
+    played = [play(seed) for seed in range(20)]
+    assert [one.violations for one in played] == [[]] * 20
+    assert sum(one.prs for one in played) >= 40
+    assert sum(sum(one.faults.values()) for one in played) > 50
+
+
+@pytest.mark.usefixtures("tow")
+def test_a_seed_is_the_same_play_again() -> None:
+    """To the last line, so that what was found can be looked at."""
+    first, again = play(7, trace=True), play(7, trace=True)
+    assert first.trace_hash == again.trace_hash
+    assert first.lines == again.lines
+    assert first.scene == "tow"
+
+
+@pytest.mark.usefixtures("tow")
+@pytest.mark.parametrize("name", QUICK)
+def test_a_safeguard_is_missed_when_it_is_gone(name: str) -> None:
+    """Some of the gate, which has all of them."""
+    mutation = next(one for one in MUTATIONS if one.name == name)
+    with without(mutation):
+        found = next((played for played in map(play, range(30)) if played.violations), None)
+    assert isinstance(found, Played)
+
+
+def test_a_circle_is_gone_through_three_times() -> None:
+    """The watch has its own idea of a circle; builds that fail again and again are none."""
+    assert goes_round(("CHECKS_PASSED", "POLICY_EVALUATING") * 3)
+    assert not goes_round(("CHECKS_PASSED", "POLICY_EVALUATING") * 2)
+    assert not goes_round(("CHECKS_RUNNING", "CHECKS_FAILED") * 3)
