@@ -218,6 +218,9 @@ SESSIONS: dict[str, Callable[[Path], None]] = {
     "docs/how-to/set-up-a-github-app.md": settings_from_the_shell(
         "docs/how-to/set-up-a-github-app.md"
     ),
+    "docs/how-to/check-the-installation.md": settings_from_the_shell(
+        "docs/how-to/check-the-installation.md"
+    ),
     "docs/operations/fix-pipeline.md": fix_pipeline,
     "docs/operations/unblock.md": unblock,
     "docs/operations/index.md": settings_from_the_shell("docs/operations/index.md"),
