@@ -97,7 +97,7 @@ def test_how_long_a_source_is_left_alone(failures: int, asked: float, seconds: f
     assert pause_seconds(failures, 60, 3600, asked) == seconds
 
 
-@given(mark=st.builds(Mark, MOMENTS, MOMENTS))
+@given(mark=st.builds(Mark, MOMENTS, MOMENTS, st.none() | MOMENTS))
 def test_a_mark_is_read_as_it_was_written(mark: Mark) -> None:
     """There and back."""
     assert mark_from(mark_text(mark)) == mark
