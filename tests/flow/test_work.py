@@ -78,8 +78,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(database: Database, clock: ManualClock) -> Bench:
-    return Bench(database, clock)
+async def bench(database: Database, clock: ManualClock) -> AsyncIterator[Bench]:
+    bench = Bench(database, clock)
+    yield bench
+    async with asyncio.timeout(DEADLINE):
+        while bench.bell._shouting is not None:  # it borrows a connection for that
+            await asyncio.sleep(0.001)
 
 
 def ended(record: JobRecord) -> bool:
