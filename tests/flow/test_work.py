@@ -81,9 +81,8 @@ class Bench:
 async def bench(database: Database, clock: ManualClock) -> AsyncIterator[Bench]:
     bench = Bench(database, clock)
     yield bench
-    async with asyncio.timeout(DEADLINE):
-        while bench.bell._shouting is not None:  # it borrows a connection for that
-            await asyncio.sleep(0.001)
+    if bench.bell._shouting is not None:  # it borrows a connection for that
+        await asyncio.wait([bench.bell._shouting], timeout=DEADLINE)
 
 
 def ended(record: JobRecord) -> bool:
