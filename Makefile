@@ -24,7 +24,7 @@ serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 	$(BIN)/towline serve
 
 test: check ## the gate: check, then every test on real PostgreSQL and Redis
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## ruff, strict mypy and the import contracts
 	$(BIN)/ruff check $(CODE)

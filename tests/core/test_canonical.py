@@ -174,7 +174,6 @@ def test_subclasses_count_as_their_json_type() -> None:
         ([orjson.Fragment(b"1")], "'/0'", "type Fragment"),
         ([...], "'/0'", "type ellipsis"),
     ],
-    ids=repr,
 )
 def test_what_has_no_canonical_form_is_named(value: Any, where: str, what: str) -> None:
     """The refusal says where and what, in one line that can be sent anywhere."""

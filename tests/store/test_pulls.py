@@ -214,9 +214,11 @@ async def test_the_longest_stale_comes_first(pulls: SqlPulls, clock: ManualClock
         "POLICY_PASSED", "MERGING", "CREATED",
     ]  # fmt: skip
     keys = await pulls.stale_keys(THRESHOLD_SECONDS, 100)
-    assert [key.state for key in keys] == found
+    assert [state for _, _, _, state, _ in keys] == found
     assert await pulls.stale_keys(THRESHOLD_SECONDS, 3) == keys[:3]
-    taken = await pulls.read_all([(key.repo, key.number) for key in keys[2:4]] + [(REPO, 999)])
+    taken = await pulls.read_all(
+        [(repo, number) for _, repo, number, _, _ in keys[2:4]] + [(REPO, 999)]
+    )
     assert [record.state for record in taken] == found[2:4]
     assert len(await pulls.stale(THRESHOLD_SECONDS, 3)) == 3
     assert await pulls.stale(THRESHOLD_SECONDS, 100, now_us - 3 * 3600 * 1_000_000) == []

@@ -24,7 +24,7 @@ from towline.flow.remediate import Pause, Remediator, asks_to_wait, batches
 from towline.flow.tow_metrics import FORGE_CALLS, REMEDIES_MADE, STALE, SWEEP_SECONDS, SWEEPS
 from towline.ports.clock import Clock
 from towline.ports.forge import Forge
-from towline.ports.pulls import PullRecord, PullStore, StaleKey
+from towline.ports.pulls import PullRecord, PullStore
 
 _LOOK_PAUSES = (1.0, 4.0)
 _READ_AT_ONCE = 500
@@ -154,15 +154,15 @@ class Reconciler:
         SWEEP_SECONDS.observe(self._clock.monotonic() - began)
         return tally.report(len(stale), breaker)
 
-    async def _stale(self) -> list[StaleKey]:
+    async def _stale(self) -> list[tuple[str, int]]:
         """By the shortest thresholds of all, then by those of each repository."""
         most = self._policy.max_stale_per_sweep
         found = await self._store.stale_keys(self._policy.shortest_thresholds(), most)
         now = self._clock.now_us() / 1e6
         return [
-            key
-            for key in found
-            if is_stale(key.state, key.since_us / 1e6, now, self._policy.of(key.repo).thresholds)
+            (repo, number)
+            for _, repo, number, state, since_us in found
+            if is_stale(state, since_us / 1e6, now, self._policy.of(repo).thresholds)
         ]
 
     async def _finish_what_is_due(self, tally: _Tally) -> None:
@@ -177,7 +177,7 @@ class Reconciler:
                 REMEDIES_MADE.labels(strategy, result.outcome).inc()
 
     async def _take(
-        self, stale: Sequence[StaleKey], tally: _Tally, breaker: BreakerState, *, dry: bool
+        self, stale: Sequence[tuple[str, int]], tally: _Tally, breaker: BreakerState, *, dry: bool
     ) -> None:
         """Batch by batch; a half-open breaker's probe is the last action of the sweep.
 
@@ -189,7 +189,7 @@ class Reconciler:
         pauses = self._policy.poll_pauses
         going = _Going(tally, breaker, dry, patient=bool(pauses))
         for at in range(0, len(stale), _READ_AT_ONCE):
-            keys = [(key.repo, key.number) for key in stale[at : at + _READ_AT_ONCE]]
+            keys = stale[at : at + _READ_AT_ONCE]
             records = await self._store.read_all(keys)
             known = [record for record in records if record.ref.forge in self._forges]
             tally.fates["skipped"] += len(keys) - len(known)

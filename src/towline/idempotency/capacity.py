@@ -7,12 +7,30 @@ records go first, then the oldest finished ones.
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
 from towline.coordination.background import Background
 from towline.ports.records import RecordStore
 from towline.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE, IdempotencyMeter
 
 _WORTHWHILE = 100
+_BATCH = 100
+
+
+async def in_batches(delete: Callable[[int], Awaitable[int]], most: float = math.inf) -> int:
+    """Until no more are found, in batches small enough not to hold up a claim; how many went."""
+    total = 0
+    while total < most:
+        wanted = int(min(_BATCH, most - total))
+        deleted = await delete(wanted)
+        total += deleted
+        if deleted < wanted:
+            break
+        await asyncio.sleep(0)
+    return total
 
 
 class Capacity:
@@ -61,11 +79,11 @@ class Capacity:
     async def _room(self) -> int:
         room = self.max_items - await self.measure()
         if room <= 0:
-            swept = await self._records.sweep(self._stride)
+            swept = await in_batches(self._records.sweep, self._stride)
             self._meter.count("ttl_cleanups", "all", swept)
             room += swept
         if room <= 0:
-            evicted = await self._records.evict(self._stride - room)
+            evicted = await in_batches(self._records.evict, self._stride - room)
             self._meter.count("evictions", "all", evicted)
             room += evicted
         return min(room, self._stride)

@@ -29,7 +29,7 @@ from towline.errors import (
     Transient,
     Unavailable,
 )
-from towline.idempotency.capacity import Capacity
+from towline.idempotency.capacity import Capacity, in_batches
 from towline.idempotency.fingerprint import storable_error
 from towline.idempotency.ledger import KeyLike, Ledger, topic_of
 from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_response, view
@@ -40,7 +40,6 @@ from towline.telemetry import Audit, IdempotencyMeter, audit_to_log
 
 _SAFETY_POLL_SECONDS = 1.0
 _BUSY_POLL_SECONDS = 0.05
-_SWEEP_BATCH = 100
 _LOOKS = (0.0, 0.25)
 """When to look for a claim nobody heard of: a takeover may still be on its way the first time."""
 
@@ -304,13 +303,7 @@ class IdempotencyService:
 
     async def cleanup_expired(self) -> int:
         """Delete expired records, in batches small enough not to hold up a claim."""
-        total = 0
-        while True:
-            swept = await self._records.sweep(_SWEEP_BATCH)
-            total += swept
-            if swept < _SWEEP_BATCH:
-                break
-            await asyncio.sleep(0)
+        total = await in_batches(self._records.sweep)
         self._meter.count("ttl_cleanups", "all", total)
         return total
 

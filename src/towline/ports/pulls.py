@@ -63,13 +63,9 @@ class Filter(NamedTuple):
     """In the title, the branch or the repository's name."""
 
 
-class StaleKey(NamedTuple):
-    """Enough to tell which are stale; whoever takes one reads the rest."""
-
-    repo: str
-    number: int
-    state: State
-    since_us: int
+StaleKey: TypeAlias = tuple[int, str, int, State, int]
+"""When it became stale, repository, number, state, and since when it is in it: enough to tell
+which are stale. Whoever takes one reads the rest. Plain rows, for there may be very many."""
 
 
 class LogPlace(NamedTuple):

@@ -112,12 +112,12 @@ _LIVE = [state for state in STATES if state not in TERMINAL]
 def _stale_ranges(columns: str) -> str:
     """One range for each state over the index on state and time, each cut off where the whole is.
 
-    The time that a range ends at is `before`.
+    The time that a range ends at is `before`, how long its state may last is `allowed`.
     """
     return " UNION ALL ".join(
         f"""
         SELECT * FROM (
-          SELECT {columns.format(before=_before(state))} FROM towline_prs r
+          SELECT {columns.format(before=_before(state), allowed=_allowed(state))} FROM towline_prs r
           WHERE r.state = '{state}' AND r.since_us < {_before(state)}
           ORDER BY r.since_us LIMIT (SELECT max(most) FROM b)) AS of_{state.lower()}
         """
@@ -127,6 +127,10 @@ def _stale_ranges(columns: str) -> str:
 
 def _before(state: str) -> str:
     return f"(SELECT before_us FROM l WHERE l.state = '{state}')"
+
+
+def _allowed(state: str) -> str:
+    return f"(SELECT threshold_us FROM b WHERE b.state = '{state}')"
 
 
 _STALE_INPUT = {"state": "text", "threshold_us": "bigint", "now_us": "bigint", "most": "bigint"}
@@ -148,11 +152,12 @@ STALE = Statement(
     writes=False,
 )
 
+_STALE_KEY = "r.since_us + {allowed} AS due_us, r.repo, r.number, r.state, r.since_us"
 # Of these the caller makes one order: that is cheaper than to sort here.
 STALE_KEYS = Statement(
     "keys of stale pull requests",
     _STALE_INPUT,
-    f"{_LIMITS} {_stale_ranges('r.repo, r.number, r.state, r.since_us')}",
+    f"{_LIMITS} {_stale_ranges(_STALE_KEY)}",
     writes=False,
 )
 

@@ -86,9 +86,8 @@ class SqlPulls:
     ) -> list[StaleKey]:
         rows = _ranges(thresholds, most, now_us)
         found = await self._database.run(q.STALE_KEYS, rows) if rows else []
-        allowed_us = {state: row[1] for state, row in zip(thresholds, rows, strict=True)}
-        keys = map(StaleKey._make, found)
-        return sorted(keys, key=lambda one: (one[3] + allowed_us[one[2]], one[0], one[1]))[:most]
+        found.sort()
+        return found[:most]
 
     async def read_all(self, keys: Sequence[tuple[str, int]]) -> list[PullRecord]:
         found = await self._records(q.READ_ALL, list(keys)) if keys else []

@@ -20,9 +20,10 @@ from towline.store.sqlite_thread import Job, SqliteThread, SqliteWriter, Work
 
 T = TypeVar("T")
 _MEMORY = ":memory:"
-_CHECKPOINT_PAGES = 1000
+_CHECKPOINT_PAGES = 500
 """The writer checkpoints in its own turn. A thread beside it cannot reset the log under load, and a
-log that grows costs more in fsync than the checkpoints do."""
+log that grows costs more in fsync than the checkpoints do. A claim may have to wait for one, so
+they are small."""
 
 
 def path_of(url: str) -> str:
