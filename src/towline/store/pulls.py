@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from towline.core.lifecycle import STATES, State
 from towline.core.snapshot import PullRef
@@ -85,7 +86,7 @@ class SqlPulls:
         self, thresholds: Thresholds, most: int, now_us: int | None = None
     ) -> list[StaleKey]:
         rows = _ranges(thresholds, most, now_us)
-        found = await self._database.run(q.STALE_KEYS, rows) if rows else []
+        found: list[Any] = list(await self._database.run(q.STALE_KEYS, rows)) if rows else []
         found.sort()
         return found[:most]
 
