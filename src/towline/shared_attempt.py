@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from towline.errors import Unavailable
+
 
 class SharedAttempt:
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -19,7 +21,19 @@ class SharedAttempt:
         if self._under_way is None:
             self._under_way = asyncio.get_running_loop().create_task(self._run())
             self._under_way.add_done_callback(self._ended)
-        await asyncio.shield(self._under_way)
+        attempt = self._under_way
+        try:
+            await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            if attempt.cancelled() and not _is_cancelled_itself():
+                raise Unavailable("it was closed meanwhile") from None
+            raise
+
+    async def abandon(self) -> None:
+        """End what is under way: to its callers it is unavailable."""
+        if self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.wait([self._under_way])
 
     async def _run(self) -> None:
         await self._work()
@@ -28,3 +42,8 @@ class SharedAttempt:
         self._under_way = None
         if not attempt.cancelled():
             attempt.exception()  # else asyncio warns when every caller has left before the end
+
+
+def _is_cancelled_itself() -> bool:
+    caller = asyncio.current_task()
+    return caller is not None and caller.cancelling() > 0

@@ -128,7 +128,7 @@ async def test_delayed_and_retried_jobs_run_when_they_are_due(here: World) -> No
         "SELECT extract(epoch from s.at) - j.created_us / 1e6 FROM starts s JOIN towline_jobs j"
         " ON j.id = s.job_id WHERE s.job_id = 'job_0000'"
     )
-    assert 1.4 < waited[0][0] < 4
+    assert waited[0][0] > 1.4
     assert await here.rows("SELECT attempt FROM starts WHERE job_id = 'job_0001' ORDER BY at") == [
         (1,),
         (2,),

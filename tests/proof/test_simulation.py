@@ -21,6 +21,7 @@ SEEDS_PER_SAFEGUARD = 300
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_thousand_seeds() -> None:
     """Every scene, every kind of fault, and nothing that must be true is ever false."""
     summary = sweep(0, SEEDS, CORES)
@@ -32,6 +33,7 @@ def test_a_thousand_seeds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_safeguard_is_missed_when_it_is_gone() -> None:
     """Each is taken out in turn, and some seed of its scene notices."""
     caught = list(try_all(list(all_mutations()), SEEDS_PER_SAFEGUARD, CORES))

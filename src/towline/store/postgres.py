@@ -43,6 +43,8 @@ _SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+_PLAN_SECONDS = 15.0
+"""How long a plan may be used: one made for an empty queue reads a long one whole for each job."""
 
 
 class Postgres:
@@ -50,7 +52,14 @@ class Postgres:
     seats, lanes = 32, 2
     far = True
 
-    def __init__(self, url: str, clock: Clock, timeout: float = 5.0, pool_size: int = 8) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        timeout: float = 5.0,
+        pool_size: int = 8,
+        plan_seconds: float = _PLAN_SECONDS,
+    ) -> None:
         parts = urlsplit(url)
         if not parts.hostname and not parts.query:
             raise Rejected(
@@ -60,7 +69,9 @@ class Postgres:
         self._url = url.replace("postgres://", "postgresql://", 1)
         self._where = f"{parts.hostname or 'local socket'}{parts.path}"
         self._timeout = timeout
+        self._plan_seconds = plan_seconds
         self._idle: list[Any] = []
+        self._lent: set[Any] = set()
         self._places = asyncio.Semaphore(pool_size)
         self._preparing = SharedAttempt(self._prepare)
         self._prepared = False
@@ -111,7 +122,12 @@ class Postgres:
 
     async def _dial_with(self, settings: dict[str, str]) -> Any:
         try:
-            return await asyncpg.connect(self._url, timeout=self._timeout, server_settings=settings)
+            return await asyncpg.connect(
+                self._url,
+                timeout=self._timeout,
+                server_settings=settings,
+                max_cached_statement_lifetime=self._plan_seconds,
+            )
         except Exception as error:
             raise self._translate(error) from error
 
@@ -130,13 +146,18 @@ class Postgres:
     async def _borrow(self) -> AsyncIterator[Any]:
         """A connection; it is kept only if it comes back unharmed."""
         async with self._places:
-            connection = self._take_idle() or await self._dial()
+            connection = await self._lend()
             try:
                 yield connection
             except BaseException:
-                connection.terminate()
+                self._throw_away(connection)
                 raise
-            self._idle.append(connection)
+            self._keep(connection)
+
+    async def _lend(self) -> Any:
+        connection = self._take_idle() or await self._dial()
+        self._lent.add(connection)
+        return connection
 
     def _take_idle(self) -> Any:
         while self._idle:
@@ -144,6 +165,14 @@ class Postgres:
             if not connection.is_closed():
                 return connection
         return None
+
+    def _keep(self, connection: Any) -> None:
+        self._lent.discard(connection)
+        self._idle.append(connection)
+
+    def _throw_away(self, connection: Any) -> None:
+        self._lent.discard(connection)
+        connection.terminate()
 
     async def _connection_for_posts(self, query: str, *arguments: Any) -> None:
         async with self._deadline(), self._borrow() as connection:
@@ -204,15 +233,15 @@ class Postgres:
 
     async def _attempt(self, work: Callable[[Any], Awaitable[T]]) -> T:
         async with self._places:
-            connection = self._take_idle() or await self._dial()
+            connection = await self._lend()
             try:
                 done = await work(connection)
             except BaseException as error:
-                connection.terminate()
+                self._throw_away(connection)
                 if isinstance(error, Exception):
                     raise self._translate(error) from error
                 raise
-            self._idle.append(connection)
+            self._keep(connection)
             return done
 
     def bind(self, connection: Any) -> Callable[[Statement, Sequence[Row]], Awaitable[list[Row]]]:
@@ -243,7 +272,11 @@ class Postgres:
         return error
 
     async def aclose(self) -> None:
+        """Also what is under way: whoever waits for it is told that the connection is gone."""
+        await self._preparing.abandon()
         await self.mailbox.aclose()
+        for connection in list(self._lent):
+            self._throw_away(connection)
         idle, self._idle = self._idle, []
         for connection in idle:
             with contextlib.suppress(Exception):

@@ -170,6 +170,7 @@ class Sqlite:
         return run
 
     async def aclose(self) -> None:
+        await self._connecting.abandon()
         writer, reader = self._writer, self._reader
         self._writer = self._reader = None
         self.mailbox.close()

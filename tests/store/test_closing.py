@@ -1,0 +1,63 @@
+"""A store that is closed in the middle of something leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from towline.errors import Unavailable
+from towline.shared_attempt import SharedAttempt
+from towline.store.clock import SystemClock
+from towline.store.postgres import Postgres
+from towline.store.sqlite import Sqlite
+
+
+async def test_closed_while_it_connects(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not begin to listen after all: no socket, no folder, no thread of its own."""
+    sockets = tmp_path / "sockets"
+    sockets.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(sockets))
+    database = Sqlite(sqlite_url, SystemClock())
+    connecting = asyncio.create_task(database.connect())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await database.aclose()
+    with pytest.raises(Unavailable, match="closed"):
+        await connecting
+    assert list(sockets.iterdir()) == []
+
+
+async def test_closed_while_a_statement_runs(postgres_url: str) -> None:
+    """Whoever waits is told so at once, and no connection is left open."""
+    database = Postgres(postgres_url, SystemClock())
+    await database.connect()
+
+    begun = asyncio.Event()
+
+    async def sleep(connection: object) -> object:
+        begun.set()
+        return await connection.execute("SELECT pg_sleep(30)")  # type: ignore[attr-defined]
+
+    running = asyncio.create_task(database._attempt(sleep))
+    await asyncio.wait_for(begun.wait(), 30)
+    await database.aclose()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(running, 10)
+    assert not database._lent
+
+
+async def test_a_caller_that_is_cancelled_itself_stays_cancelled() -> None:
+    """Only those who wait for what was abandoned are told that it was closed."""
+    attempt = SharedAttempt(asyncio.Event().wait)  # type: ignore[arg-type]
+    callers = [asyncio.create_task(attempt()) for _ in range(2)]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    await asyncio.sleep(0)
+    await attempt.abandon()
+    ends = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError, Unavailable]
