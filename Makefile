@@ -10,9 +10,12 @@ INSTALL  := VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet
 COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
             --no-emit-index-url --no-header --no-annotate
 
+# Every process would compile all that it imports, and the tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test check bench docs format lock clean
+.PHONY: help demo serve test chaos fuzz check bench docs format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +28,12 @@ serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 
 test: check ## the gate: check, then every test on real PostgreSQL and Redis
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(PYTEST_ARGS)
+
+chaos: $(VENV)/.dev ## an hour of faults on real servers; CHAOS_ARGS="--minutes 10 --seed 7"
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+
+fuzz: $(VENV)/.fuzz ## search for bytes that break a parser; FUZZ_ARGS="--seconds 10 keys.text"
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 check: $(VENV)/.dev ## ruff, strict mypy and the import contracts
 	$(BIN)/ruff check $(CODE)
@@ -48,6 +57,7 @@ lock: $(UV) ## resolve the requirements again and write the lock files
 	$(COMPILE) $(LOCK_ARGS) --all-extras pyproject.toml requirements-dev.in \
 	    -c requirements.lock -o requirements-dev.lock
 	$(COMPILE) $(LOCK_ARGS) requirements-bench.in -c requirements-dev.lock -o requirements-bench.lock
+	$(COMPILE) $(LOCK_ARGS) requirements-fuzz.in -c requirements-dev.lock -o requirements-fuzz.lock
 
 clean: ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -67,6 +77,10 @@ $(VENV)/.runtime: requirements.lock pyproject.toml | $(UV)
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(UV)
 	$(INSTALL) -r requirements-dev.lock
 	$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.dev
+	$(INSTALL) -r requirements-fuzz.lock
 	@touch $@
 
 $(VENV)/.bench: requirements-bench.lock $(VENV)/.dev

@@ -21,7 +21,6 @@ from bench.runner import ROOT, Stage, samples
 from bench.suites import SUITES
 
 DOCS = ROOT / "docs" / "benchmarks"
-ROUNDS = 3
 
 console = Console()
 
@@ -29,7 +28,7 @@ console = Console()
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"any of {', '.join(SUITES)}")
-    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, or 1 if quick")
+    parser.add_argument("--rounds", type=int, help="default 3, or 1 if quick or long")
     parser.add_argument("--quick", action="store_true", help="short samples, no page")
     parser.add_argument("--json", type=Path, help="write the samples to this file as well")
     parser.add_argument("--docs", type=Path, help="write the page here; default docs/benchmarks")
@@ -45,7 +44,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     asked = arguments()
     chosen = [SUITES[name] for name in asked.suites or SUITES]
-    rounds = asked.rounds or (1 if asked.quick else ROUNDS)
+    rounds = {suite.name: asked.rounds or (1 if asked.quick else suite.rounds) for suite in chosen}
     with Stage() as stage:
         results = Results(description(stage.folder), versions())
         measure(stage, chosen, rounds, asked.quick, results)
@@ -64,18 +63,20 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measure(stage: Stage, chosen: list[Suite], rounds: int, quick: bool, results: Results) -> None:
+def measure(
+    stage: Stage, chosen: list[Suite], rounds: dict[str, int], quick: bool, results: Results
+) -> None:
     columns = (
         TextColumn("{task.description:<44}"), BarColumn(), MofNCompleteColumn(),
         TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=rounds * sum(len(s.contenders) for s in chosen))
+        task = progress.add_task("", total=sum(rounds[s.name] * len(s.contenders) for s in chosen))
         for suite in chosen:
-            result = SuiteResult(f"{datetime.now(UTC):%Y-%m-%d}", rounds, quick)
+            result = SuiteResult(f"{datetime.now(UTC):%Y-%m-%d}", rounds[suite.name], quick)
             results.suites[suite.name] = result
             progress.update(task, description=suite.name)
-            for sample in samples(stage, suite, rounds, quick):
+            for sample in samples(stage, suite, rounds[suite.name], quick):
                 result.samples.append(sample)
                 if sample.error:
                     progress.print(f"[red]{suite.name} {sample.contender}[/]:", sample.error)

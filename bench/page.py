@@ -1,4 +1,4 @@
-"""The pages of figures, `core.md`, `door.md` and `tow.md`, made of the results."""
+"""The pages of figures, `core.md`, `door.md`, `tow.md` and `scale.md`, made of the results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _TITLES: dict[Page, str] = {
     "core": "Figures of the core",
     "door": "Figures of the front door",
     "tow": "Figures of the tow",
+    "scale": "Figures of the scale",
 }
-_EXAMPLES: dict[Page, str] = {"core": "cycle-redis", "door": "jobs", "tow": "stale"}
+_EXAMPLES: dict[Page, str] = {
+    "core": "cycle-redis", "door": "jobs", "tow": "stale", "scale": "startup",
+}  # fmt: skip
 _INTRODUCTION = """\
 # {title}
 

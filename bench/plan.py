@@ -14,7 +14,7 @@ from typing import Literal
 Metrics = dict[str, float]
 Kind = Literal["ours", "floor", "peer"]
 Server = Literal["postgres", "redis", "postgres and redis"]
-Page = Literal["core", "door", "tow"]
+Page = Literal["core", "door", "tow", "scale"]
 
 QUICK_SHARE = 0.25
 
@@ -114,6 +114,10 @@ class Suite:
     compared_to: str = ""
     """The contender whose ratio to the first column is shown for all others; none if empty."""
     page: Page = "core"
+    sample_seconds: float = 180
+    """How long a sample may take before it is given up."""
+    rounds: int = 3
+    """How many a full run makes, unless it is told otherwise."""
 
     def contender(self, name: str) -> Contender:
         return next(contender for contender in self.contenders if contender.name == name)

@@ -26,8 +26,9 @@ from tests.servers import PostgresServer, RedisServer, redis_command
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_SAMPLE_SECONDS = 180
 _PATIENCE_SECONDS = 5.0
+_LARGER = ("large", "larger", "largest")
+"""What databases are called that a sample makes beside its own."""
 _LONGEST_FOLDER = 50
 
 
@@ -78,12 +79,12 @@ class Stage:
             redis_command(self._redis.url, "FLUSHALL")
             command += ["--redis", self._redis.url]
         try:
-            return _metrics_of(command, self._environment())
+            return _metrics_of(command, self._environment(), suite.sample_seconds)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             if contender.needs("postgres") and self._postgres is not None:
-                self._postgres.drop_database(name)
-                self._postgres.drop_database(f"{name}_large")
+                for database in (name, *(f"{name}_{larger}" for larger in _LARGER)):
+                    self._postgres.drop_database(database)
 
     def _environment(self) -> dict[str, str]:
         """Temporary files go with the stage, unless names of sockets in there would be too long."""
@@ -92,7 +93,7 @@ class Stage:
 
 
 def _metrics_of(
-    command: Sequence[str], environment: dict[str, str]
+    command: Sequence[str], environment: dict[str, str], seconds: float
 ) -> tuple[dict[str, float], str]:
     try:
         done = subprocess.run(
@@ -101,10 +102,10 @@ def _metrics_of(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_SAMPLE_SECONDS,
+            timeout=seconds,
         )
     except subprocess.TimeoutExpired:
-        return {}, f"no result within {_SAMPLE_SECONDS} s"
+        return {}, f"no result within {seconds:g} s"
     for line in done.stdout.splitlines():
         if line.startswith(MARK):
             return json.loads(line.removeprefix(MARK)), ""

@@ -235,15 +235,25 @@ def test_a_page_as_typed(page: str, tmp_path: Path) -> None:
 
 
 def test_many_machines(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
-    """PostgreSQL with a second worker, then Celery, with the lines of the page."""
+    """PostgreSQL with a second worker, then Celery, then its metrics, with the page's lines."""
     servers = {"postgresql://towline@db/towline": postgres_url, "redis://broker": redis_url}
-    embedded, celery = typed(ON_SERVERS[0])
+    embedded, celery, measured = typed(ON_SERVERS[0])
     with Session(tmp_path, servers) as session:
         session.type(embedded.text)
         session.stop_last()
         session.stop_last()
         session.type(celery.text)
         assert httpx2.get(session.url("/readyz"), timeout=PATIENCE).status_code == 200
+        session.type(measured.text)
+        metrics = session.url("/metrics", "8789")
+        session.until(lambda: shows_figures(metrics), "the worker's metrics")
+
+
+def shows_figures(url: str) -> bool:
+    try:
+        return "towline_jobs_running" in httpx2.get(url, timeout=PATIENCE).text
+    except httpx2.ConnectError:
+        return False
 
 
 def test_every_page_with_something_to_type_has_a_reader() -> None:

@@ -82,6 +82,7 @@ def test_from_the_environment(tmp_path: Path) -> None:
         ('issues = [{project = "P", repo = "o/r"}]', "o/r of fix.issues is not in fix.repos"),
         ("max_files = 0", "fix.max_files"),
         ("unheard = 1", "fix.unheard"),
+        ('audit = "0 3 * * *"', "fix.audit needs fix.audit_network"),
     ],
 )
 def test_a_wrong_one_is_named(tmp_path: Path, text: str, complaint: str) -> None:
@@ -90,6 +91,25 @@ def test_a_wrong_one_is_named(tmp_path: Path, text: str, complaint: str) -> None
         rules(tmp_path, f"[fix]\n{text}\n")
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('audit = "0 3 * * *"', "fix.audit needs fix.audit_network"),
+        ('fixers = ["command"]', "the fixer command needs fix.agent"),
+        ('fixers = ["llm"]', "the fixer llm needs fix.llm.model"),
+    ],
+)
+def test_what_one_repository_lacks_is_named(tmp_path: Path, text: str, complaint: str) -> None:
+    """What `[fix]` alone can say is missed at the start, and not when it is needed."""
+    own = f'[repo."octo-org/app".fix]\n{text}\n'
+    with pytest.raises(Rejected) as refused:
+        rules(tmp_path, own)
+    assert f'repo."octo-org/app".fix: {complaint}' in str(refused.value)
+    assert "\n" not in str(refused.value)
+    given = '[fix]\naudit_network = true\nagent = {argv = ["x"]}\nllm = {model = "m"}\n'
+    assert rules(tmp_path, given + own).repo["octo-org/app"].fix is not None
 
 
 def test_allowed_secrets_are_lines_by_their_hash(tmp_path: Path) -> None:

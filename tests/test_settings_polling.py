@@ -25,6 +25,8 @@ NOT_TURNED = {
     "mesh.max_lease_seconds",
     "mesh.hmac_key",
     "reconciler.max_stale_per_sweep",
+    "worker.metrics_host",
+    "worker.metrics_port",
     "polling.gitlab",
     "polling.github",
     "polling.jira.NAME.jql",
@@ -48,6 +50,14 @@ def test_the_defaults() -> None:
         ({"TOWLINE_POLLING__JIRA__FIXES__JQL": "project = APP"}, "polling.jira needs jira.url"),
         ({"TOWLINE_POLLING__GITLAB": "no-owner"}, "OWNER/NAME"),
         ({"TOWLINE_POLLING__EVERY_SECONDS": "0"}, "EVERY_SECONDS"),
+        (
+            {
+                "TOWLINE_POLLING__GITLAB": "octo-org/app",
+                "TOWLINE_GITLAB__TOKEN": "x",
+                "TOWLINE_POLLING__OVERLAP_SECONDS": "59",
+            },
+            "polling.overlap_seconds of at least 60",
+        ),
         ({"TOWLINE_POLLING__JIRA__FIXES__JQL": " "}, "JQL is one line"),
         ({"TOWLINE_POLLING__JIRA__FIXES__JQL": "a = b order  by key"}, "leave ORDER BY out"),
     ],

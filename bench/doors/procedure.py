@@ -106,7 +106,7 @@ async def _measured(bench: Bench, opening: Opening) -> Metrics:
         memory_folder(bench) as folder,
         started(door.command, door.variables, folder / "server.log") as server,
     ):
-        await _until_listening(port, server)
+        await until_listening(port, server)
         first = await drive(port, requests, CALLERS, warm_up)
         used, own = server.cpu_seconds(), sum(client.cpu_times()[:2])
         outcome = await drive(port, requests, CALLERS, seconds)
@@ -119,7 +119,7 @@ async def _measured(bench: Bench, opening: Opening) -> Metrics:
         "server.cpu_us": used / outcome.accepted * 1e6,
         "client.cpu_us": own / outcome.accepted * 1e6,
         "server.rss_mb": resident,
-        **_kept(door, first.accepted + outcome.accepted),
+        **kept(door, first.accepted + outcome.accepted),
     }
 
 
@@ -131,7 +131,7 @@ def _metrics(outcome: Outcome) -> Metrics:
     }
 
 
-async def _until_listening(port: int, server: Started) -> None:
+async def until_listening(port: int, server: Started) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:
@@ -145,7 +145,7 @@ async def _until_listening(port: int, server: Started) -> None:
             return
 
 
-def _kept(door: Door, accepted: int) -> Metrics:
+def kept(door: Door, accepted: int) -> Metrics:
     """What was acknowledged is in the store."""
     if not door.count:
         return {}

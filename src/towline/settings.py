@@ -23,7 +23,7 @@ from pydantic import (
 
 from towline.errors import Rejected
 from towline.settings_complaints import PREFIX, first_complaint, shown, table_at
-from towline.settings_fix import FixSettings
+from towline.settings_fix import FixSettings, lacking
 from towline.settings_polling import PollingSettings, needed
 from towline.settings_sources import (
     GitHubSettings,
@@ -127,6 +127,10 @@ class WorkerSettings(Table):
     """How long finished jobs are kept."""
     keep_dead_seconds: Seconds = 2_592_000
     """How long dead letters are kept."""
+    metrics_host: str = "127.0.0.1"
+    """The address of a `towline worker`'s metrics and probes, if they have a port."""
+    metrics_port: Port | None = None
+    """Their port; without it there are none. `towline serve` has its own."""
 
 
 class MeshSettings(Table):
@@ -259,15 +263,23 @@ class Settings(Table):
         return found
 
     @model_validator(mode="after")
+    def _fixes_can_be_made(self) -> Self:
+        for name, repo in self.repo.items():
+            missing = lacking(self.fix, repo.fix) if repo.fix is not None else None
+            if missing is not None:
+                raise ValueError(f'repo."{name}".fix: {missing}')
+        return self
+
+    @model_validator(mode="after")
     def _polls_can_be_made(self) -> Self:
-        lacking = needed(
+        absent = needed(
             self.polling,
             gitlab=self.gitlab.token is not None,
             github=self.github.token is not None or self.github.app_id is not None,
             jira=self.jira.url is not None and self.jira.token is not None,
         )
-        if lacking:
-            raise ValueError(lacking)
+        if absent:
+            raise ValueError(absent)
         return self
 
     @model_validator(mode="after")
@@ -315,7 +327,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
         return tomllib.loads(chosen.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise Rejected(f"cannot read {chosen}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers too long, and arrays too deep
         raise Rejected(f"{chosen} is not valid TOML: {error}") from None
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 PREFIX = "TOWLINE_"
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_LONGEST: Final = 150
 
 
 def first_complaint(error: ValidationError, root: type[BaseModel]) -> str:
@@ -35,11 +36,14 @@ def shown(path: tuple[str | int, ...]) -> str:
             text += f"[{part}]"
         else:
             text += f".{part if _BARE_KEY.fullmatch(part) else json.dumps(part)}"
+    text = text.removeprefix(".")
+    if len(text) > _LONGEST:
+        return f"{text[:_LONGEST]}…"
     for part in path:
         if not isinstance(part, str) or not part.isidentifier():
             break
         variable.append(part)
-    return f"{text.removeprefix('.')} ({PREFIX}{'__'.join(variable).upper()})"
+    return f"{text} ({PREFIX}{'__'.join(variable).upper()})"
 
 
 def table_at(root: type[BaseModel], path: tuple[str | int, ...]) -> Any:

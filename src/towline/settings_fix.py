@@ -189,13 +189,20 @@ class FixSettings(RepoFixSettings):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if "command" in self.fixers and self.agent is None:
-            raise ValueError("the fixer command needs fix.agent")
-        if "llm" in self.fixers and self.llm.model is None:
-            raise ValueError("the fixer llm needs fix.llm.model")
-        if self.audit is not None and not self.audit_network:
-            raise ValueError("fix.audit needs fix.audit_network: pip-audit asks over the network")
+        if (missing := lacking(self, self)) is not None:
+            raise ValueError(missing)
         for issue in self.issues:
             if issue.repo not in self.repos:
                 raise ValueError(f"{issue.repo} of fix.issues is not in fix.repos")
         return self
+
+
+def lacking(fix: FixSettings, wanted: RepoFixSettings) -> str | None:
+    """What `[fix]` has to say, so that this can be done for all or for one repository."""
+    if "command" in wanted.fixers and fix.agent is None:
+        return "the fixer command needs fix.agent"
+    if "llm" in wanted.fixers and fix.llm.model is None:
+        return "the fixer llm needs fix.llm.model"
+    if wanted.audit is not None and not fix.audit_network:
+        return "fix.audit needs fix.audit_network: pip-audit asks over the network"
+    return None

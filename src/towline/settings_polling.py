@@ -18,6 +18,10 @@ def _jql(text: str) -> str:
     return text
 
 
+GITLAB_OVERLAP_SECONDS = 60
+"""GitLab moves the time of a merge request once a minute at most, however much is said there."""
+
+
 class JiraQuerySettings(Table):
     """Issues to look for."""
 
@@ -31,7 +35,9 @@ class PollingSettings(Table):
     every_seconds: Seconds = 60
     """How often each of these sources is read."""
     overlap_seconds: Seconds = 120
-    """How far before its watermark a reading begins; more than the server's clocks differ by."""
+    """How far before its watermark a reading begins; more than the server's clocks differ by.
+
+    At least 60 if `polling.gitlab` names a project."""
     max_pages: Count = 50
     """How many pages of 100 are read at a time; the rest follows with the next reading."""
     gitlab: RepoNames = ()
@@ -45,6 +51,11 @@ def needed(polling: PollingSettings, *, gitlab: bool, github: bool, jira: bool) 
     """What is missing for what is to be polled; the flags say which can be asked."""
     if polling.gitlab and not gitlab:
         return "polling.gitlab needs gitlab.token"
+    if polling.gitlab and polling.overlap_seconds < GITLAB_OVERLAP_SECONDS:
+        return (
+            f"polling.gitlab needs polling.overlap_seconds of at least {GITLAB_OVERLAP_SECONDS}: "
+            "GitLab shows what is said within a minute of a change as if it were no change"
+        )
     if polling.github and not github:
         return "polling.github needs github.token, or an App"
     if polling.jira and not jira:

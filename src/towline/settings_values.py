@@ -32,7 +32,7 @@ def list_of(value: Any) -> Any:
         return [value] if value else []
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError('a list is written as JSON, like ["one", "two"]') from None
 
 

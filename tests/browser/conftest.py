@@ -49,17 +49,25 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(sqlite_url: str) -> AsyncIterator[Desk]:
-    """The system's Chromium; the console must have nothing to complain about at the end."""
+async def browser() -> AsyncIterator[Browser]:
+    """The system's Chromium."""
     program = executable()
     if program is None:
         pytest.skip(f"no Chromium on the PATH: looked for {', '.join(NAMES)}")
-    async with dashboard_on(sqlite_url) as plane, async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
-        async with serving(plane.app()) as client:
-            opened = Desk(plane, browser, str(client.base_url))
-            yield opened
-            await browser.close()
-        assert opened.complaints == []
+        yield opened
+        await opened.close()
+
+
+@pytest.fixture
+async def desk(sqlite_url: str, browser: Browser) -> AsyncIterator[Desk]:
+    """The console must have nothing to complain about at the end."""
+    async with dashboard_on(sqlite_url) as plane, serving(plane.app()) as client:
+        opened = Desk(plane, browser, str(client.base_url))
+        yield opened
+        for context in browser.contexts:
+            await context.close()
+    assert opened.complaints == []

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import axe_playwright_python
 import pytest
 from playwright.async_api import Page, expect
 
+from tests.browser.accessibility import grave_faults
 from tests.browser.conftest import DEADLINE_MS, Desk
 from tests.web.control_plane import READ_ONLY
 from tests.web.dashboard_plane import DashboardPlane
@@ -18,7 +16,6 @@ from towline.ports.jobs import OWN_QUEUE, NewJob
 from towline.ports.pulls import Change, PullEvent, PullRecord
 
 pytestmark = pytest.mark.slow
-AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 HOUR = 3600.0
 REF = PullRef("github", "octo-org/app", 7)
 
@@ -194,16 +191,6 @@ async def test_without_javascript(desk: Desk) -> None:
     await page.click("text=Sign out")
     await expect(page.locator(".note")).to_have_text("You are signed out.")
     desk.complaints = [one for one in desk.complaints if "404" not in one]
-
-
-async def grave_faults(page: Page) -> list[object]:
-    await page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        (one["id"], [node["html"][:120] for node in one["nodes"]][:3])
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
 
 
 async def test_no_serious_fault_for_assistive_technology(desk: Desk) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.cli.doctor_runs import Ran, examined
@@ -17,6 +19,7 @@ from towline.sim.http import GitHubSim
 from towline.sim.http_limits import Limits
 from towline.sim.world import World
 from towline.store.clock import SystemClock
+from towline.web.answers import answer, json_messages
 
 REPO = "demo/app"
 Wrap = Callable[[Any], Any]
@@ -140,8 +143,67 @@ async def test_a_hook_with_every_fault(tmp_path: Path) -> None:
         assert expected in found, expected
 
 
-async def test_an_app_and_its_installation(tmp_path: Path) -> None:
-    """The App is known by its key; its rights on the repository are those of the installation."""
+async def test_hooks_that_point_elsewhere(tmp_path: Path) -> None:
+    """They are named, as they may be meant for us, without what their addresses hide."""
+    async with github() as (world, environment):
+        world.create_hook(REPO, "https://u:hunter2@ci.example/ghprbhook/?token=hunter2", secret="s")
+        ran = await examined(tmp_path, **environment)
+    (found,) = [one for one in ran.findings("webhooks") if "has no hook" in one["found"]]
+    assert (ran.code, found["verdict"]) == (0, "warning")
+    assert "its hooks point to https://ci.example/ghprbhook/" in found["found"]
+    assert "https://YOUR-HOST/webhooks/github" in found["fix"]
+    assert "hunter2" not in ran.out
+
+
+async def test_a_hook_to_another_installation(tmp_path: Path) -> None:
+    """Its deliveries are taken, but not here: nothing else tells two installations apart."""
+    async with github() as (_, environment), served(takes_all) as other:
+        await deliver_a_ping(environment, f"{other}/webhooks/github")
+        ran = await examined(tmp_path, **environment)
+    found = told(ran, "webhooks")
+    assert "1 of the last 1 deliveries were taken, but none of them is in this database" in found
+    (one,) = [one for one in ran.findings("webhooks") if "none of them" in one["found"]]
+    assert (one["verdict"], "point the hook at this" in one["fix"]) == ("warning", True)
+
+
+async def takes_all(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await answer(send, json_messages(202, {"status": "accepted"}))
+
+
+async def deliver_a_ping(environment: dict[str, str], to: str) -> None:
+    """As the page of a repository's settings does, until the delivery is in the log."""
+    signed = {"authorization": f"Bearer {TOKEN}"}
+    root = environment["TOWLINE_GITHUB__API_URL"]
+    async with httpx2.AsyncClient(base_url=root, headers=signed, timeout=30) as client:
+        config = {"url": to, "content_type": "json", "secret": "a-secret-of-the-hook"}
+        made = await client.post(
+            f"/repos/{REPO}/hooks", json={"config": config, "events": ["*"], "active": True}
+        )
+        log = f"/repos/{REPO}/hooks/{made.json()['id']}/deliveries"
+        for _ in range(600):
+            if any(one["status_code"] for one in (await client.get(log)).json()):
+                return
+            await asyncio.sleep(0.1)
+    pytest.fail("the ping never got into the log")
+
+
+def with_answer(path: str, told: object) -> Wrap:
+    """The forge, with one more question that it answers."""
+
+    def wrapped(app: Any) -> Any:
+        async def answering(scope: Any, receive: Any, send: Any) -> None:
+            if scope.get("path") == path:
+                await answer(send, json_messages(200, told))
+            else:
+                await app(scope, receive, send)
+
+        return answering
+
+    return wrapped
+
+
+def app_of(world: World, folder: Path, environment: dict[str, str]) -> dict[str, str]:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -151,13 +213,42 @@ async def test_an_app_and_its_installation(tmp_path: Path) -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    (tmp_path / "app.pem").write_bytes(text)
+    (folder / "app.pem").write_bytes(text)
+    signed = {name: text for name, text in environment.items() if not name.endswith("__TOKEN")}
+    return signed | {
+        "TOWLINE_GITHUB__APP_ID": str(world.app("towline").id),
+        "TOWLINE_GITHUB__APP_KEY_FILE": str(folder / "app.pem"),
+    }
+
+
+async def test_an_app_and_its_installation(tmp_path: Path) -> None:
+    """The App is known by its key; its rights on the repository are those of the installation."""
     async with github() as (world, environment):
-        del environment["TOWLINE_GITHUB__TOKEN"]
-        environment |= {
-            "TOWLINE_GITHUB__APP_ID": str(world.app("towline").id),
-            "TOWLINE_GITHUB__APP_KEY_FILE": str(tmp_path / "app.pem"),
-        }
-        ran = await examined(tmp_path, **environment)
+        ran = await examined(tmp_path, **app_of(world, tmp_path, environment))
     assert "ok: GitHub takes the App towline" in told(ran, "github"), ran.out
     assert f"ok: the App is installed on {REPO}" in told(ran, "github")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://ci.example/hook", ["failure: the App's hook points elsewhere: https://ci.exam"]),
+        ("", ["failure: the App's hook points elsewhere: nowhere"]),
+        (
+            "https://towline.example/webhooks/github",
+            [
+                "failure: the App's hook has no secret",
+                "warning: the App's hook does not send issue_comment, pull_request_review, status",
+            ],
+        ),
+    ],
+    ids=["elsewhere", "nowhere", "here"],
+)
+async def test_the_hook_of_an_app(tmp_path: Path, url: str, expected: list[str]) -> None:
+    """One that points elsewhere fails; one that points here is looked at like any other."""
+    config = {"content_type": "json", "insecure_ssl": "0", "url": url}
+    async with github(with_answer("/app/hook/config", config)) as (world, environment):
+        ran = await examined(tmp_path, **app_of(world, tmp_path, environment))
+    found = told(ran, "webhooks")
+    assert all(one in found for one in expected), found
+    assert ran.code == 1

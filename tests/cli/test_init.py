@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.doctor_runs import towline
+from tests.cli.terminal import typed
 from tests.e2e.programs import Program
 from towline import settings
 
-SECONDS = 100
 SECRET = re.compile(r"TOWLINE_GITHUB__WEBHOOK_SECRETS=([0-9a-f]{64})")
 
 
 def answered(folder: Path, *answers: str) -> str:
     """Run it at a terminal, give the answers, and return what it said."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "towline", "init"],
-        cwd=folder,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
-    os.close(theirs)
-    os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
-    said = b""
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        try:
-            some = os.read(ours, 4096)
-        except OSError:  # its end of the terminal is closed
-            break
-        if not some:
-            break
-        said += some
-    os.close(ours)
-    assert process.wait(SECONDS) == 0, said.decode()
-    return said.decode()
+    return typed(folder, "init", answers="".join(f"{answer}\n" for answer in answers))
 
 
 async def test_defaults_load_and_serve(tmp_path: Path) -> None:

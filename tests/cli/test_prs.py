@@ -38,7 +38,7 @@ def with_plane(url: str, fill: Callable[[TowPlane], Awaitable[object]]) -> None:
     asyncio.run(filled())
 
 
-async def _fleet(plane: TowPlane) -> None:
+async def fleet_of_three(plane: TowPlane) -> None:
     await plane.tow("octo-org/app", 1, ago=2 * HOUR, title="Bump [bold]left-pad[/] \x1b[31m\nnow")
     await plane.tow("octo-org/app", 2, state="APPROVED")
     await plane.tow("octo-org/lib", 1, ago=90 * HOUR, state="NEEDS_INTERVENTION")
@@ -67,7 +67,7 @@ async def _stuck(plane: TowPlane) -> None:
 
 def test_the_fleet_for_programs(sql_url: str) -> None:
     """The same items, counts and filters as the admin API has."""
-    with_plane(sql_url, _fleet)
+    with_plane(sql_url, fleet_of_three)
     found = printed(sql_url, "prs")
     names = [f"{item['repo']}#{item['number']}" for item in found["items"]]
     assert names == ["octo-org/app#1", "octo-org/app#2", "octo-org/lib#1"]
@@ -83,7 +83,7 @@ def test_the_fleet_for_programs(sql_url: str) -> None:
 
 def test_the_fleet_for_people(sqlite_url: str) -> None:
     """A line each; a title cannot command the terminal, nor break the line."""
-    with_plane(sqlite_url, _fleet)
+    with_plane(sqlite_url, fleet_of_three)
     done = towline(sqlite_url, "prs")
     lines = done.stdout.splitlines()
     assert len(lines) == 3

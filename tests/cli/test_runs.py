@@ -45,7 +45,7 @@ def test_for_people(sqlite_url: str) -> None:
     assert "there are no fix runs" in empty.stderr
     fill(sqlite_url)
     lines = towline(sqlite_url, "runs").stdout.splitlines()
-    assert lines[1] == "k1  octo-org/app  blocked  PLAN  1 attempts  SAFETY: no"
+    assert lines[1] == "k1  octo-org/app  blocked  PLAN  1 attempt  SAFETY: no"
     assert "\x1b" not in lines[0]
 
 

@@ -11,8 +11,8 @@ from towline.cli import app
 from towline.settings import load
 
 
-def towline(url: str, *arguments: str) -> str:
-    done = CliRunner().invoke(app, arguments, env={"TOWLINE_DATABASE_URL": url})
+def towline(url: str, *arguments: str, **given: str) -> str:
+    done = CliRunner().invoke(app, arguments, env={"TOWLINE_DATABASE_URL": url, **given})
     assert done.exit_code == 0, done.exception
     return done.stdout
 
@@ -48,7 +48,8 @@ def test_a_higher_percentile_is_more_patient(stormy_url: str) -> None:
 def test_its_table_loads_and_can_be_tried(stormy_url: str, tmp_path: Path) -> None:
     """The settings take it as it is printed, and so does `backtest`."""
     file = tmp_path / "other.toml"
-    file.write_text(towline(stormy_url, "tune", "--toml"), encoding="utf-8")
+    printed = towline(stormy_url, "tune", "--toml", TOWLINE_RECONCILER__HEAL_UNLISTED="true")
+    file.write_text(printed, encoding="utf-8")
     assert load(file, {}).staleness.checks_running < 3600
     found = json.loads(towline(stormy_url, "backtest", "--policy", str(file), "--json"))
     assert any("staleness.checks_running: 3600 → " in change for change in found["changes"])
@@ -56,6 +57,16 @@ def test_its_table_loads_and_can_be_tried(stormy_url: str, tmp_path: Path) -> No
     own = towline(stormy_url, "tune", "--toml", "--repo", "octo-org/app", "--percentile", "50")
     file.write_text(own, encoding="utf-8")
     assert "octo-org/app" in load(file, {}).repo
+
+
+def test_its_table_calls_nobody_sooner(stormy_url: str, tmp_path: Path) -> None:
+    """Shorter times of states that go straight to a person are remarks, so fewer are called."""
+    file = tmp_path / "other.toml"
+    file.write_text(towline(stormy_url, "tune", "--toml"), encoding="utf-8")
+    assert "# left out, as a stale CHECKS_RUNNING goes straight to a person" in file.read_text()
+    assert load(file, {}).staleness.checks_running == 3600
+    found = json.loads(towline(stormy_url, "backtest", "--policy", str(file), "--json"))
+    assert found["after"]["premature_interventions"] == 0
 
 
 def test_for_people(stormy_url: str) -> None:

@@ -201,6 +201,24 @@ async def test_waiter_that_died_is_passed_over(locks: Locks, clock: ManualClock)
     assert await waiter > granted.token
 
 
+async def test_waiter_that_slept_through_its_grant_takes_the_free_lock(
+    locks: Locks, clock: ManualClock
+) -> None:
+    """Its place in the queue is used up; it does not look again and again until its deadline."""
+    held = await locks._leases.take("repo", "other:1", "elsewhere", 100_000_000)
+    assert held is not None
+    waiter = asyncio.create_task(enter(locks))
+    await until(lambda: locks._waiting_here["repo"] == 1)
+    mine = locks._process_id + ":1"
+    await locks._leases.enqueue("repo", mine, locks._mailbox.address, 100_000_000, 100_000_000)
+    granted = await locks._leases.pass_on("repo", held.token, "elsewhere")
+    assert granted is not None
+    assert granted.holder == mine
+    clock.advance(6)
+    await locks._mailbox.post(locks._mailbox.address, mine)
+    assert await asyncio.wait_for(waiter, 15) >= granted.token  # equal: it looked in time
+
+
 async def test_renewal_keeps_a_short_lease(backend_url: str) -> None:
     """A body longer than the time to live keeps its lock by renewal."""
     async with Locks.open(backend_url) as locks, locks.acquire("repo", ttl_seconds=0.3) as lease:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from towline.core.backtest_history import History, history_of_log
-from towline.core.backtest_replay import Replayed, Terms, replay, traces_of
+from towline.core.backtest_replay import replay, traces_of
 from towline.core.backtest_sweeps import Sweeps, sweeps_of
+from towline.core.backtest_terms import Replayed, Terms
 from towline.core.budgets import MAX_TRIES
 from towline.core.pulls import PullEvent
 from towline.core.snapshot import PullRef
@@ -35,7 +36,9 @@ def remedy(minute: float, kind: str, strategy: str, rule: str, attempt: int = 1)
 
 
 def outcome(minute: float, begun: float, strategy: str, said: str = "done") -> PullEvent:
-    told = {"intent": f"i{begun}", "strategy": strategy, "outcome": said, "by": "reconciler"}
+    told: dict[str, Any] = {"intent": f"i{begun}", "strategy": strategy, "outcome": said}
+    returned = said in ("unavailable", "limited")
+    told |= {"by": "reconciler", "budget_returned": returned}
     return at(minute, "REMEDIATION_OUTCOME", **told)._replace(source="reconciler")
 
 

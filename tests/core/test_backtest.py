@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.core.backtest_logs import (
     AS_IT_WAS,
     MINUTE,
@@ -17,8 +19,9 @@ from tests.core.backtest_logs import (
     told_of,
 )
 from towline.core.backtest import Comparison, Experience, difference_of, has_helped, quantile
-from towline.core.backtest_replay import recorded
+from towline.core.backtest_outages import Outages
 from towline.core.backtest_sweeps import Sweep, Weather, sweeps_of
+from towline.core.backtest_terms import recorded
 
 HEALED = history(
     opened(),
@@ -150,6 +153,70 @@ def test_what_held_a_sweep_back_holds_it_back_still() -> None:
     assert told_of(same) == [(65, "rebuild")]
     sooner = lived(put_off, policy({"CHECKS_FAILED": 40}))
     assert told_of(sooner) == [(65, "rebuild")]
+
+
+def outage(*minutes: float, until: float) -> Outages:
+    """As other pull requests met it: rebuilds that nobody answered."""
+    outages = Outages()
+    for minute in minutes:
+        tried = remedy(minute, "REBUILD", "rebuild", "checks_transient")
+        silence = outcome(until, minute, "rebuild", "unavailable")
+        outages.add(history(opened(), at(1, "CHECKS_STARTED"), tried, silence))
+    return outages
+
+
+def test_a_remedy_that_is_moved_into_an_outage_is_in_vain() -> None:
+    """Its try is given back and made again; what it came to comes after the outage."""
+    outages = outage(12, 22, until=30)
+    meets = partial(outages.cover, REF.forge)
+    sooner = lived(HEALED, policy({"CHECKS_FAILED": 10}), in_vain=meets)
+    assert told_of(sooner) == [(15, "rebuild"), (25, "rebuild"), (35, "rebuild")]
+    assert [one.in_vain for one in sooner.choices] == [True, True, False]
+    assert [one.attempt for one in sooner.choices] == [1, 1, 1]
+    assert (sooner.state, sooner.ended_us) == ("MERGED", 46 * MINUTE)
+    before = lived(HEALED, AS_IT_WAS)
+    difference = difference_of(HEALED, before, sooner)
+    assert difference is not None
+    assert difference.what == "rebuild 20 min earlier, in vain: nobody answered then"
+
+
+def test_a_remedy_that_is_moved_out_of_an_outage_is_not() -> None:
+    """The tries that nobody answered are not made; the one that was answered moves instead."""
+    silenced = history(
+        opened(),
+        at(1, "CHECKS_STARTED"),
+        at(3, "CHECKS_FAILED", substatus="TRANSIENT"),
+        remedy(35, "REBUILD", "rebuild", "checks_transient"),
+        outcome(36, 35, "rebuild", "unavailable"),
+        remedy(40, "REBUILD", "rebuild", "checks_transient"),
+        outcome(41, 40, "rebuild", "unavailable"),
+        remedy(45, "REBUILD", "rebuild", "checks_transient"),
+        outcome(46, 45, "rebuild"),
+        at(53, "CHECKS_PASSED"),
+    )
+    outages = Outages()
+    outages.add(silenced)
+    meets = partial(outages.cover, REF.forge)
+    same = lived(silenced, AS_IT_WAS, in_vain=meets)
+    assert [(one.at_us, one.what, one.attempt, one.in_vain) for one in same.choices] == [
+        (one.at_us, one.what, one.attempt, one.in_vain) for one in recorded(silenced)
+    ]
+    sooner = lived(silenced, policy({"CHECKS_FAILED": 10}), in_vain=meets)
+    assert told_of(sooner)[0] == (15, "rebuild")
+    assert [one.in_vain for one in sooner.choices if one.what == "rebuild"] == [False]
+
+
+def test_an_outage_ends_with_the_first_that_is_answered() -> None:
+    """It covers the remedy that was tried, from the first silence to the last, and no other."""
+    outages = outage(10, 20, until=25)
+    outages.add(HEALED)
+    outages.add(history(opened(), remedy(120, "REBUILD", "rebuild", "checks_transient")))
+    covered = [m for m in range(0, 130, 5) if outages.cover("github", "rebuild", m * MINUTE)]
+    assert covered == [10, 15, 20, 25]
+    assert not outages.cover("gitlab", "rebuild", 15 * MINUTE)
+    assert not outages.cover("github", "branch_update", 15 * MINUTE)
+    apart = outage(10, 100, until=10)
+    assert not apart.cover("github", "rebuild", 50 * MINUTE)
 
 
 def test_sweeps_that_left_no_trace_are_filled_in() -> None:

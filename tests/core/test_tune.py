@@ -81,6 +81,18 @@ def test_a_proposal_says_what_it_would_have_meant() -> None:
     assert own == {"repo": {"octo-org/app": {"staleness": {"approved": 120}}}}
 
 
+def test_what_only_calls_people_sooner_is_a_remark() -> None:
+    """A shorter time for a state without a remedy is left out; a longer one, or healed, is not."""
+    quick, slow = counted([*range(1, 101)]), counted([*range(7001, 7101)])
+    made = proposals(Tally(states={"MERGING": quick, "CREATED": slow}), THRESHOLD_SECONDS, 0.95)
+    text = as_toml(made)
+    assert set(tomllib.loads(text)["staleness"]) == {"created"}
+    assert "# left out, as a stale MERGING goes straight to a person: 0 of 100" in text
+    assert "# unless reconciler.heal_unlisted is set: merging = 120" in text
+    healed = tomllib.loads(as_toml(made, heal_unlisted=True))["staleness"]
+    assert set(healed) == {"created", "merging"}
+
+
 def test_waits_end_as_the_log_tells() -> None:
     """By the world, by us, by a person, or without anybody telling."""
     told = history(

@@ -7,15 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towline.core.watermarks import (
+    FARTHEST_BACK_US,
     Mark,
     advanced,
     advanced_to,
+    believed,
     first_mark,
     mark_from,
     mark_text,
     next_since,
     pause_seconds,
     read_since,
+    went_too_far_back,
 )
 
 MOMENTS = st.integers(min_value=0, max_value=10**16)
@@ -97,7 +100,50 @@ def test_how_long_a_source_is_left_alone(failures: int, asked: float, seconds: f
     assert pause_seconds(failures, 60, 3600, asked) == seconds
 
 
-@given(mark=st.builds(Mark, MOMENTS, MOMENTS, st.none() | MOMENTS))
+@pytest.mark.parametrize(
+    ("mark", "started", "ours", "newest", "much"),
+    [
+        (Mark(0, 500), 9000, 5, 0, 9000),  # an older version kept no word of our time
+        (Mark(0, 500, ahead_us=400), 560, 160, 0, 560),  # both went on by 60
+        (Mark(0, 500, ahead_us=400), 9000, 160, 0, 560),  # its answer leapt ahead
+        (Mark(0, 500, ahead_us=400), 9000, 160, 8000, 8000),  # and its things as well
+        (Mark(0, 500, ahead_us=400), 300, 160, 0, 300),  # it was put back
+        (Mark(0, 500, ahead_us=400), 9000, 20, 0, 500),  # ours was put back
+        (Mark(0, 500, ahead_us=400), 560, 9999, 0, 560),  # ours leapt ahead
+    ],
+)
+def test_how_much_of_its_time_is_believed(
+    mark: Mark, started: int, ours: int, newest: int, much: int
+) -> None:
+    """As much as ours has gone on, or as its things show."""
+    assert believed(mark, started, ours, newest) == much
+
+
+@given(
+    began=MOMENTS,
+    readings=st.lists(st.tuples(st.integers(0, 10**9), st.integers(-(10**9), 10**12)), min_size=1),
+    skew=st.integers(-(10**12), 10**12),
+)
+def test_an_answer_that_is_ahead_moves_nothing_past_the_present(
+    began: int, readings: list[tuple[int, int]], skew: int
+) -> None:
+    """However wrong the answers were, and how often: the watermark is never in the future."""
+    true = began
+    mark = first_mark(true)._replace(ahead_us=skew)
+    for pause, wrong in readings:
+        true += pause
+        much = believed(mark, true + wrong, true - skew, 0)
+        mark = advanced(mark, much)._replace(ahead_us=much - (true - skew))
+        assert mark.watermark_us <= true
+
+
+def test_a_clock_that_was_put_back_far() -> None:
+    """A day is followed, and no more."""
+    assert not went_too_far_back(Mark(0, FARTHEST_BACK_US + 7), 7)
+    assert went_too_far_back(Mark(0, FARTHEST_BACK_US + 8), 7)
+
+
+@given(mark=st.builds(Mark, MOMENTS, MOMENTS, st.none() | MOMENTS, st.none() | MOMENTS))
 def test_a_mark_is_read_as_it_was_written(mark: Mark) -> None:
     """There and back."""
     assert mark_from(mark_text(mark)) == mark

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tests.servers import free_port
 SECONDS = 60
 
 
-def environment(postgres_url: str, redis_url: str, control: int) -> dict[str, str]:
+def environment(postgres_url: str, redis_url: str, control: int, metrics: int) -> dict[str, str]:
     """That of compose with its example of secrets; addresses are those of the test's servers."""
     lines = [line for line in text_of("towline.env.example").splitlines() if line[0] != "#"]
     secrets = dict(line.split("=", 1) for line in lines)
@@ -34,6 +35,7 @@ def environment(postgres_url: str, redis_url: str, control: int) -> dict[str, st
         "TOWLINE_DATABASE_URL": postgres_url,
         "TOWLINE_REDIS_URL": redis_url,
         "TOWLINE_SERVE__CONTROL_PORT": str(control),
+        "TOWLINE_WORKER__METRICS_PORT": str(metrics),
     }
 
 
@@ -47,8 +49,8 @@ def args_of(deployment: str) -> list[str]:
 @pytest.mark.timeout(250)
 def test_migrate_serve_and_worker(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     """The migration, the door with both planes and their probes, and a worker that ends well."""
-    control = free_port()
-    given = environment(postgres_url, redis_url, control)
+    control, metrics = free_port(), free_port()
+    given = environment(postgres_url, redis_url, control, metrics)
     migrated = subprocess.run(
         [sys.executable, "-m", "towline", "db", "upgrade"],
         cwd=tmp_path,
@@ -74,6 +76,8 @@ def test_migrate_serve_and_worker(postgres_url: str, redis_url: str, tmp_path: P
         assert send(data, json.loads(given["TOWLINE_GITHUB__WEBHOOK_SECRETS"])[0]) == 202
         admins = {"X-API-Key": given["TOWLINE_API_KEYS__ADMIN__KEY"]}
         wait_for_a_done_job(f"{admin}/api/jobs?state=done", admins)
+        figures = httpx2.get(f"http://127.0.0.1:{metrics}/metrics", headers=key, timeout=SECONDS)
+        assert re.search(r'^towline_jobs_total\{.*outcome="done"\} 1', figures.text, re.MULTILINE)
         assert (worker.stop(), door.stop()) == (0, 0)
 
 
@@ -99,11 +103,13 @@ def wait_for_a_done_job(url: str, headers: dict[str, str]) -> None:
 class AnywhereProgram(Program):
     """Listens on every address, as in a container, and says so in its own words."""
 
-    def _hear(self, process: subprocess.Popen[str], listening: object) -> None:
+    def _hear(self, process: subprocess.Popen[str], decided: threading.Event) -> None:
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
                 self.output.append(line)
                 if found := re.search(r"Towline listens on http://0\.0\.0\.0:(\d+)", line):
                     self.port = int(found[1])
-                    listening.set()  # type: ignore[attr-defined]
+                    self.listening = True
+                    decided.set()
+        decided.set()

@@ -121,13 +121,27 @@ def test_the_probes_ask_routes_that_exist() -> None:
     assert config["data"]["TOWLINE_SERVE__CONTROL_PORT"] == str(CONTROL_PORT)
 
 
+def test_a_worker_is_asked_where_its_metrics_are() -> None:
+    """At the port that the settings give it, by the same probes; every pod can be scraped."""
+    (worker,) = pod("towline-worker")["spec"]["containers"]
+    (config,) = of_kind("ConfigMap").values()
+    (port,) = worker["ports"]
+    assert str(port["containerPort"]) == config["data"]["TOWLINE_WORKER__METRICS_PORT"]
+    asked = {probe: worker[probe]["httpGet"] for probe in worker if probe.endswith("Probe")}
+    live, ready = ({"path": path, "port": "metrics"} for path in ("/healthz", "/readyz"))
+    assert asked == {"startupProbe": live, "livenessProbe": live, "readinessProbe": ready}
+    assert of_kind("Service")["towline-worker"]["spec"]["clusterIP"] == "None"
+
+
 def test_services_lead_to_ports_that_pods_have() -> None:
-    """One for each plane, and both to `serve`."""
-    (serve,) = pod("towline-serve")["spec"]["containers"]
-    ports = {port["name"]: port["containerPort"] for port in serve["ports"]}
-    for service in of_kind("Service").values():
-        assert selects(service["spec"]["selector"], "towline-serve")
-        assert not selects(service["spec"]["selector"], "towline-worker")
+    """One for each plane of `serve`, and one for the metrics of the workers."""
+    found = of_kind("Service")
+    assert set(found) == {"towline", "towline-control", "towline-worker"}
+    for name, service in found.items():
+        part = "towline-worker" if name == "towline-worker" else "towline-serve"
+        assert [one for one in PARTS if selects(service["spec"]["selector"], one)] == [part]
+        (container,) = pod(part)["spec"]["containers"]
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         (port,) = service["spec"]["ports"]
         assert ports[port["targetPort"]] == port["port"]
 
@@ -145,9 +159,12 @@ def test_the_ingress_has_the_data_plane_only() -> None:
 
 
 def test_network_policies() -> None:
-    """The ingress reaches the data plane and not the control plane; nobody reaches a worker."""
+    """The ingress reaches the data plane and not the control plane; only monitoring a worker."""
     policies = of_kind("NetworkPolicy")
-    assert policies["towline-worker"]["spec"]["ingress"] == []
+    (to_workers,) = policies["towline-worker"]["spec"]["ingress"]
+    assert "monitoring" in str(to_workers["from"])
+    assert "ingress" not in str(to_workers["from"])
+    assert len(to_workers["from"]) == 1
     rules = policies["towline-serve"]["spec"]["ingress"]
     assert [[port["port"] for port in rule["ports"]] for rule in rules] == [[8788], [8789]]
     assert "ingress" not in str(rules[1]["from"])

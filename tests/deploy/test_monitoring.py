@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.reference_metrics import Metric, every_metric
-from tests.deploy.files import CONTROL_PORT, DEPLOY, documents, text_of
+from tests.deploy.files import CONTROL_PORT, DEPLOY, documents, of_kind, text_of
 
 NAMED = re.compile(r"\btowline_[a-z0-9_]+")
 FUNCTIONS = {
@@ -103,11 +103,22 @@ def test_the_scrape_asks_the_control_plane() -> None:
     """At its port and its path, with a key."""
     (file,) = documents("prometheus/scrape.yaml")
     assert file["rule_files"] == ["alerts.yaml"]
-    (job,) = file["scrape_configs"]
-    assert job["job_name"] == "towline"
-    assert job["metrics_path"] == "/metrics"
-    assert "credentials_file" in job["authorization"]
-    assert job["static_configs"] == [{"targets": [f"towline:{CONTROL_PORT}"]}]
+    doors, workers = file["scrape_configs"]
+    assert [doors["job_name"], workers["job_name"]] == ["towline", "towline-worker"]
+    for job in (doors, workers):
+        assert job["metrics_path"] == "/metrics"
+        assert "credentials_file" in job["authorization"]
+    assert doors["static_configs"] == [{"targets": [f"towline:{CONTROL_PORT}"]}]
+    (asked,) = workers["dns_sd_configs"]
+    service = of_kind("Service")[asked["names"][0]]
+    assert [port["port"] for port in service["spec"]["ports"]] == [asked["port"]]
+
+
+def test_a_worker_cannot_hide_that_no_door_answers() -> None:
+    """The alarms about who is down look at one kind each."""
+    jobs = {rule["alert"]: re.findall(r'job="([^"]+)"', rule["expr"]) for rule in rules()}
+    assert set(jobs["TowlineDown"]) == {"towline"}
+    assert set(jobs["TowlineWorkersDown"]) == {"towline-worker"}
 
 
 def test_the_dashboards_panels() -> None:

@@ -14,17 +14,25 @@ from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
+_REMEMBERED = 50
 _LISTENS = re.compile(r"Towline listens on http://127\.0\.0\.1:(\d+)")
 
 
 class Program:
-    """One process of Towline; it is ended by its id when the test is over."""
+    """One process of Towline; it is ended by its id when the test is over.
 
-    def __init__(self, folder: Path, settings: dict[str, str], *arguments: str) -> None:
+    With `log`, what it says goes to that file as well, over all its starts.
+    """
+
+    def __init__(
+        self, folder: Path, settings: dict[str, str], *arguments: str, log: Path | None = None
+    ) -> None:
         self._folder = folder
         self._settings = settings
         self._arguments = arguments
+        self._log = log
         self.port = 0
+        self.listening = False
         self.output: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._ear: threading.Thread | None = None
@@ -46,21 +54,51 @@ class Program:
             stderr=subprocess.PIPE,
             text=True,
         )
-        listening = threading.Event()
-        self._ear = threading.Thread(target=self._hear, args=(self._process, listening))
+        self.listening = False
+        decided = threading.Event()
+        self._ear = threading.Thread(target=self._hear, args=(self._process, decided))
         self._ear.start()
-        if arguments[0] == "serve" and not listening.wait(PATIENCE):
+        if arguments[0] == "serve" and not (decided.wait(PATIENCE) and self.listening):
             raise AssertionError("".join(self.output) or "it does not say where it listens")
         return self
 
-    def _hear(self, process: subprocess.Popen[str], listening: threading.Event) -> None:
+    def _hear(self, process: subprocess.Popen[str], decided: threading.Event) -> None:
+        """Until it has ended; `decided` is set when it listens, or will not."""
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
-                self.output.append(line)
+                self._note(line)
                 if said := _LISTENS.search(line):
                     self.port = int(said[1])
-                    listening.set()
+                    self.listening = True
+                    decided.set()
+        decided.set()
+
+    def _note(self, line: str) -> None:
+        if self._log is None:
+            self.output.append(line)
+            return
+        self.output = [*self.output[-_REMEMBERED:], line]
+        with self._log.open("a") as log:
+            log.write(line)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def freeze(self) -> None:
+        """As a machine that is suspended: it keeps its sockets, and does nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """As the machine does when it runs out of memory: no handler runs."""
@@ -87,5 +125,5 @@ class Program:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self.running:
             self.kill()

@@ -8,7 +8,9 @@ import hmac
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import count as count_from
+from itertools import islice
 from typing import NamedTuple
 
 SECRET = "storm"
@@ -22,8 +24,12 @@ class Parcel(NamedTuple):
 
 def parcels(count: int, seed: int) -> list[Parcel]:
     """Deliveries of many repositories: pushes, and checks of which many are about one commit."""
+    return list(islice(endless_parcels(seed), count))
+
+
+def endless_parcels(seed: int) -> Iterator[Parcel]:
     dice = random.Random(seed)
-    return [_parcel(f"delivery-{number:06d}", dice) for number in range(count)]
+    return (_parcel(f"delivery-{number:06d}", dice) for number in count_from(0))
 
 
 def _parcel(delivery_id: str, dice: random.Random) -> Parcel:
@@ -32,7 +38,13 @@ def _parcel(delivery_id: str, dice: random.Random) -> Parcel:
     push: dict[str, object] = {"ref": "refs/heads/main", "before": "0" * 40, "after": "c" * 40}
     check: dict[str, object] = {"action": "completed", "check_run": _check(sha)}
     event, payload = dice.choice([("push", push), ("check_run", check)])
-    body = json.dumps({**payload, "repository": {"full_name": repo}, "pad": "x" * 600}).encode()
+    whole = {**payload, "repository": {"full_name": repo}, "pad": "x" * 600}
+    return signed(delivery_id, event, whole)
+
+
+def signed(delivery_id: str, event: str, payload: Mapping[str, object]) -> Parcel:
+    """A delivery as GitHub sends it."""
+    body = json.dumps(payload).encode()
     signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
     head = (
         "POST /webhooks/github HTTP/1.1\r\nhost: towline\r\ncontent-type: application/json\r\n"
@@ -58,17 +70,29 @@ def with_duplicates(unique: Sequence[Parcel], seed: int) -> list[Parcel]:
 class Crowd:
     """Sends parcels, so many at a time, each until somebody has answered for it with a 2xx."""
 
-    def __init__(self, ports: Callable[[], Sequence[int]]) -> None:
+    def __init__(self, ports: Callable[[], Sequence[int]], patience: float = _PATIENCE * 3) -> None:
+        """A parcel that nobody has taken within `patience` fails the whole crowd."""
         self._ports = ports
+        self._patience = patience
         self.answers: dict[str, Counter[str]] = {}
         self.surprises: Counter[int] = Counter()
         self.sent = 0
 
     async def send(self, parcels: Sequence[Parcel], at_a_time: int) -> None:
         supply = iter(parcels)
+
+        async def following() -> Parcel | None:
+            return next(supply, None)
+
+        await self.send_from(following, at_a_time)
+
+    async def send_from(
+        self, following: Callable[[], Awaitable[Parcel | None]], at_a_time: int
+    ) -> None:
+        """As `send`, with parcels that are made when they are asked for, until there is none."""
         async with asyncio.TaskGroup() as group:
             for number in range(at_a_time):
-                group.create_task(self._sender(supply, number))
+                group.create_task(self._sender(following, number))
 
     async def has_sent(self, count: int) -> None:
         while True:
@@ -76,10 +100,10 @@ class Crowd:
                 return
             await asyncio.sleep(0.01)
 
-    async def _sender(self, supply: Iterator[Parcel], number: int) -> None:
+    async def _sender(self, following: Callable[[], Awaitable[Parcel | None]], number: int) -> None:
         line = _Line(self._ports, number)
-        for parcel in supply:
-            async with asyncio.timeout(_PATIENCE * 3):
+        while (parcel := await following()) is not None:
+            async with asyncio.timeout(self._patience):
                 await self._insist(line, parcel)
             self.sent += 1
         line.hang_up()

@@ -127,6 +127,13 @@ class Hub:
     async def default_branch(self, repo: str) -> str:
         return "main"
 
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        self.trouble("find_pull")
+        for number, pull in self.pulls.items():
+            if (pull["head"], pull["base"]) == (head, base):
+                return Opened(number, pull["url"], created=False)
+        return None
+
     async def open_pull(self, repo: str, *, head: str, base: str, **about: Any) -> Opened:
         self.trouble("open_pull")
         for number, pull in self.pulls.items():

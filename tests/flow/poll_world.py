@@ -26,8 +26,7 @@ from towline.forges.github_rest import GitHubRest
 from towline.forges.gitlab_api import GitLabApi
 from towline.forges.gitlab_polling import GitLabPolling
 from towline.forges.jira import Jira, JiraPolling
-from towline.ports.coordination import Document
-from towline.ports.inbox import Stored
+from towline.ports.inbox import Note, Stored
 from towline.ports.polling import Polled
 from towline.sim.gitlab_http import GitLabFault
 from towline.sim.http_faults import HttpFault
@@ -189,27 +188,28 @@ class Fate:
 
 
 class MortalIngest(Ingest):
-    """Its process may die before a delivery is stored, or after that."""
+    """Its process may die before deliveries or the watermark are stored, or after that."""
 
     fate: Fate
 
-    async def take(self, delivery: Delivery, body: bytes = b"") -> Receipt:
+    async def take_all(
+        self, deliveries: Sequence[Delivery], note: Note | None
+    ) -> list[Receipt] | None:
         self.fate.step()
-        receipt = await super().take(delivery, body)
+        receipts = await super().take_all(deliveries, note)
         self.fate.step()
-        return receipt
+        return receipts
 
 
-class MortalDocuments(SqlDocuments):
-    """Its process may die before the watermark is written, or after that."""
+class MortalInbox(SqlInbox):
+    """Its process may die when it has looked for what is known."""
 
     fate: Fate
 
-    async def swap(self, name: str, version: int, body: str) -> Document | None:
+    async def known(self, delivery_ids: Sequence[str]) -> set[str]:
+        found = await super().known(delivery_ids)
         self.fate.step()
-        document = await super().swap(name, version, body)
-        self.fate.step()
-        return document
+        return found
 
 
 @dataclass
@@ -228,10 +228,10 @@ class PollWorld:
     """What was acted on: its kind, its id, and the key of the delivery that told of it."""
 
     def __post_init__(self) -> None:
-        self.inbox = SqlInbox(self.database, Rate(1, 10**9))
+        self.inbox = MortalInbox(self.database, Rate(1, 10**9))
         self.ingest = MortalIngest(self.inbox, Quiet(), self.clock, lambda *_, **__: None, {}, 3)
-        self.documents = MortalDocuments(self.database)
-        self.ingest.fate = self.documents.fate = self.fate
+        self.documents = SqlDocuments(self.database)
+        self.ingest.fate = self.inbox.fate = self.fate
         self.pollers = self.new_process()
 
     def new_process(self) -> Pollers:

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 
 from tests.clocks import ManualClock
+from towline.coordination.sql import SqlDocuments
 from towline.core.throttle import rate_of
-from towline.ports.inbox import Arrival
+from towline.ports.inbox import Arrival, Note
 from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
@@ -160,3 +161,37 @@ async def test_old_deliveries_go_once_their_work_is_done(
     await jobs.settle(Settlement(claimed.id, claimed.token, "done"))
     assert await inbox.cleanup(10, 50_000_000) == 1
     assert await inbox.known(["a", "b"]) == {"github:7:b"}
+
+
+async def test_several_and_a_note_are_one_transaction(
+    inbox: SqlInbox, jobs: SqlJobs, database: Database
+) -> None:
+    """All of them, or none where the note's document is not what it was; throttled as ever."""
+    documents = SqlDocuments(database)
+    many = [arrival(str(n), repo="acme/app") for n in range(PER_MINUTE + 1)]
+    taken = await inbox.take_all(many, Note("mark", 0, "one"))
+    assert taken is not None
+    assert [one.status for one in taken] == ["accepted"] * PER_MINUTE + ["throttled"]
+    assert (await documents.read("mark"))[:2] == (1, "one")
+    assert len(await due(jobs)) == PER_MINUTE
+    again = [many[0], arrival("new")]
+    for stale in (0, 2):
+        assert await inbox.take_all(again, Note("mark", stale, "two")) is None
+    assert await inbox.find("new") == []
+    taken = await inbox.take_all(again, Note("mark", 1, "two"))
+    assert taken is not None
+    assert [one.status for one in taken] == ["duplicate", "accepted"]
+    assert (await documents.read("mark"))[:2] == (2, "two")
+    assert await inbox.take_all([], Note("mark", 2, "three")) == []
+    assert await inbox.take_all([], None) == []
+
+
+async def test_a_note_is_not_written_without_its_deliveries(
+    inbox: SqlInbox, database: Database
+) -> None:
+    """One of them cannot be stored: then neither is the note."""
+    broken = arrival("broken")._replace(source=None)  # type: ignore[arg-type]
+    with pytest.raises(Exception, match=r"(?i)null"):
+        await inbox.take_all([arrival("sound"), broken], Note("mark", 0, "one"))
+    assert (await SqlDocuments(database).read("mark")).version == 0
+    assert await inbox.find("sound") == []

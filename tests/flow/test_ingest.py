@@ -151,6 +151,24 @@ async def test_over_the_rate_the_work_waits(database: Database, clock: ManualClo
     assert len(await desk.begin()) == 2
 
 
+async def test_a_throttled_delivery_that_is_sent_again(
+    database: Database, clock: ManualClock
+) -> None:
+    """Its sender comes back before its time: it is a duplicate, and there is one job for it."""
+    desk = Desk(database, clock, per_minute=1)
+    counter = "towline_pipeline_throttled_total"
+    before = REGISTRY.get_sample_value(counter, {"source": "github"}) or 0.0
+    await desk.github("issue_comment", comment("x", 1), "first")
+    late = await desk.github("issue_comment", comment("x", 2), "late")
+    again = [await desk.github("issue_comment", comment("x", 2), "late") for _ in range(3)]
+    assert late.status == "throttled_delayed"
+    assert {(one.status, one.job_id) for one in again} == {("duplicate_ignored", late.job_id)}
+    assert REGISTRY.get_sample_value(counter, {"source": "github"}) == before + 1
+    assert len(await desk.jobs.listing(None, "", 10)) == 2
+    clock.advance(61)
+    assert late.job_id in {job.id for job in await desk.begin()}
+
+
 @pytest.mark.parametrize(
     "body",
     [

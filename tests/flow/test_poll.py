@@ -153,7 +153,7 @@ async def test_a_store_that_is_away_leaves_the_watermark(
     """It is trouble like any other, told in one line."""
 
     class Away(type(world.ingest)):  # type: ignore[misc]
-        async def take(self, *_: object) -> object:
+        async def take_all(self, *_: object) -> object:
             raise Unavailable("the database did not answer")
 
     thing = world.scene.appear()
@@ -194,6 +194,19 @@ async def test_what_shows_late_is_found_within_the_overlap(gitlab: PollWorld) ->
     request.updated_us -= 90_000_000
     await gitlab.later(5)
     assert len(await gitlab.ids("review:")) == 1
+
+
+async def test_a_note_that_does_not_move_its_merge_request(gitlab: PollWorld) -> None:
+    """GitLab moves its time once a minute at most: what is said between two readings is found."""
+    thing = gitlab.scene.appear()
+    await gitlab.later(10)
+    request = server(gitlab).place.project.requests[int(thing)]
+    gitlab.scene.clock.advance(49)
+    stamp = request.updated_us
+    note = gitlab.scene.say(thing, "/copilot fix")
+    request.updated_us = stamp
+    await gitlab.later(60)
+    assert await gitlab.ids("note:") == [note]
 
 
 async def test_a_server_whose_clock_is_put_back(gitlab: PollWorld) -> None:
@@ -323,6 +336,10 @@ async def test_what_is_counted(world: PollWorld) -> None:
     grown.subtract(dict(zip(names, before, strict=True)))
     assert [grown[one] for one in names] == [1, 2, 1]
     assert 600 <= figure("towline_poll_lag_seconds", name) < 660
+    world.clock.advance(50)
+    assert figure("towline_poll_lag_seconds", name) >= 650, "it grows while nothing is asked"
     world.scene.fail(None)
     await world.later(600)
     assert figure("towline_poll_lag_seconds", name) < 60
+    world.clock.advance(3600)
+    assert figure("towline_poll_lag_seconds", name) == 0, "another process leads by now"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from towline.core.events import Actor, Commented, PullRequestChanged
 from towline.flow.poll_walk import walk
 from towline.forges.gitlab_api import GitLabApi
 from towline.forges.gitlab_polling import GitLabPolling
+from towline.forges.polled import date_of
 from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.ports.polling import Thing
 from towline.sim.gitlab import SimMergeRequest
@@ -222,3 +224,14 @@ async def test_without_a_date_there_is_no_time(place: Place) -> None:
         with pytest.raises(ForgeUnreadable, match="no Date"):
             await polling.now_us()
         await polling.aclose()
+
+
+def test_a_date_without_a_zone_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever this machine stands, a server's time is UTC."""
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "America/New_York")
+        time.tzset()
+        dates = [f"Mon, 01 Jan 2024 00:00:00 {zone}" for zone in ("GMT", "-0000")]
+        told = {date_of({"date": date}, "GitLab") for date in dates}
+    time.tzset()
+    assert told == {1_704_067_200_000_000}

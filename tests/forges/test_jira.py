@@ -105,6 +105,23 @@ async def test_an_issue_that_changes_again_has_another_key(place: Place) -> None
     assert first.delivery.key != second.delivery.key
 
 
+async def test_an_answer_that_was_given_late_is_asked_for_again() -> None:
+    """An hour goes by between the question and Jira's clock: no minute of it is left out."""
+    world_clock = ManualClock()
+    world = JiraWorld(world_clock)
+    sim = JiraSim(world, token=TOKEN)
+    async with served(sim) as url:
+        client = Jira(url, ManualClock(), token=TOKEN, deadline_seconds=5)
+        polling = JiraPolling(client, "fixes", JQL)
+        since = await polling.now_us()
+        issue = world.add_issue("APP", "Fix", "towline")
+        world_clock.advance(3600)
+        page = await polling.page(since)
+        assert [thing.id for thing in page.things] == [issue.key]
+        assert sum("search" in one.path for one in sim.asked) == 2
+        await client.aclose()
+
+
 async def test_comments(place: Place) -> None:
     """Those written since a moment, oldest first, each as its own delivery."""
     issue = place.world.add_issue("APP", "Fix", "towline")

@@ -17,12 +17,16 @@ async def test_github() -> None:
     async with place() as there:
         branch(there)
         forge = client(there)
+        world = WorldForge(there.world, root=there.url)
+        for publisher in (forge, world):
+            assert await publisher.find_pull(SIM_REPO, BRANCH, "main") is None
         first = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
         await forge.close(PullRef("github", SIM_REPO, first.number))
         again = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
-        near = await WorldForge(there.world, root=there.url).open_pull(
-            SIM_REPO, head=BRANCH, base="main", **WORDS
-        )
+        near = await world.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        for publisher in (forge, world):
+            assert await publisher.find_pull(SIM_REPO, BRANCH, "main") == again
+            assert await publisher.find_pull(SIM_REPO, BRANCH, "other") is None
         assert again == near == first._replace(created=False)
         assert len(there.world.pulls(SIM_REPO, state="all")) == 1
         await forge.aclose()
@@ -35,3 +39,5 @@ async def test_gitlab() -> None:
         server.on(f"PUT {REQUESTS}/3", Reply(200, request(state="merged")))
         opened = await forge.open_pull(REPO, head="towline/x", base="main", **GITLAB_WORDS)
         assert (opened.number, opened.created) == (3, False)
+        assert await forge.find_pull(REPO, "towline/x", "main") == opened
+        assert await forge.find_pull(REPO, "towline/y", "main") is None

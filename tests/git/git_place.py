@@ -31,6 +31,9 @@ class Signpost:
     async def default_branch(self, repo: str) -> str:
         return "main"
 
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        raise AssertionError("nothing is proposed here")
+
     async def open_pull(self, repo: str, **about: object) -> Opened:
         raise AssertionError("nothing is proposed here")
 

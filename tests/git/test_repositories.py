@@ -19,7 +19,7 @@ from towline.git import places
 from towline.git.environment import scheme_of
 from towline.git.repositories import GitOptions
 from towline.git.worktree import Author
-from towline.ports.workspace import RepositoryUnavailable
+from towline.ports.workspace import BranchMoved, RepositoryUnavailable
 from towline.sim.http_faults import HttpFault
 
 
@@ -219,7 +219,7 @@ async def test_a_branch_of_others_only_grows(tmp_path: Path) -> None:
             (tree.folder / "x").write_text("x\n")
             commit = await tree.commit("x")
             theirs = place.commit_files({"y": b"y\n"}, "feature")
-            with pytest.raises(RepositoryUnavailable, match="moved"):
+            with pytest.raises(BranchMoved, match="moved"):
                 await place.repositories.push(tree, "feature", commit)
         assert place.head("feature") == theirs
         async with place.repositories.open("github", REPO, "feature") as tree:

@@ -213,10 +213,83 @@ async def test_who_has_proposed_the_same(runs: SqlRuns) -> None:
         assert run is not None
         if key != "b":
             await runs.opened(key, run.token, 1, "https://forge.example/1")
-    found = await runs.proposed(errand(), but="b")
+    beside = await runs.beside(errand(), but="b")
+    assert [one.run_key for one in beside.runs] == ["a"]
+    assert beside.proposed == beside.runs[0]
+    assert 0 <= beside.now_us - (beside.runs[0].last_pr_created_us or 0) < HOUR_US
+    assert (await runs.beside(errand(), but="a")).runs == ()
+    assert (await runs.beside(errand(check="docs"), but="a")).now_us >= beside.now_us
+
+
+async def test_who_was_about_to_propose_the_same(runs: SqlRuns) -> None:
+    """It is beside the others until it has ended well, and writes only if it saw all of them."""
+    tokens = {}
+    for key in ("a", "b"):
+        await made(runs, key)
+        run = await runs.begin(key, 3)
+        assert run is not None
+        tokens[key] = run
+    opening = {"branch": "towline/x", "base_ref": "main"}
+    to_open = ended("PR", outcome="failed", output=opening)
+    alone = await runs.beside(errand(), but="a")
+    assert alone.runs == ()
+    a, b = tokens["a"], tokens["b"]
+    assert await runs.intend(a, a.token - 1, to_open, alone) == "superseded"
+    assert await runs.intend(a, a.token, to_open, alone) == "written"
+    assert await runs.intend(b, b.token, to_open, alone) == "beaten"
+    beside = await runs.beside(errand(), but="b")
+    assert [one.opening for one in beside.runs] == [("towline/x", "main")]
+    assert await runs.intend(b, b.token, to_open, beside) == "written"
+    assert await runs.opened("a", a.token, 1, "https://forge.example/1")
+    assert await runs.intend(b, b.token, to_open, beside) == "beaten"
+    assert [one.opening for one in (await runs.beside(errand(), but="b")).runs] == [None]
+
+
+async def test_of_many_at_once_one_is_about_to_propose(runs: SqlRuns) -> None:
+    """Each saw nobody beside it, and all but one are told that they were beaten."""
+    begun = []
+    for place in range(8):
+        await made(runs, f"k{place}")
+        run = await runs.begin(f"k{place}", 3)
+        assert run is not None
+        begun.append(run)
+    alone, *_ = await asyncio.gather(*(runs.beside(errand(), but="k0") for _ in begun))
+    to_open = ended("PR", outcome="failed", output={"branch": "towline/x", "base_ref": "main"})
+    told = await asyncio.gather(*(runs.intend(one, one.token, to_open, alone) for one in begun))
+    assert sorted(told) == ["beaten"] * 7 + ["written"]
+
+
+async def test_of_those_who_saw_the_same_run_one_begins(runs: SqlRuns) -> None:
+    """Twenty at once; and the attempts are not used up by whoever saw it too long ago."""
+    known = await made(runs)
+    begun = await asyncio.gather(*(runs.begin("k", 1, "", known.token) for _ in range(20)))
+    assert sum(one is not None for one in begun) == 1
+    found = await runs.read("k")
     assert found is not None
-    assert found.run_key == "a"
-    assert await runs.proposed(errand(), but="a") is None
+    assert (found.state, found.attempt_count) == ("running", 1)
+    assert await runs.begin("k", 1, "", found.token) is None
+    used_up = await runs.read("k")
+    assert used_up is not None
+    assert used_up.blocked_reason == "max_attempts"
+
+
+async def test_unblocking_keeps_what_was_to_be_opened(runs: SqlRuns) -> None:
+    """Whatever became of it; a push onto a branch of others is forgotten, a person saw to it."""
+    opening = {"branch": "towline/x", "base_ref": "main"}
+    for key, output in (("a", opening), ("b", {"commit": "c" * 40, "base": "d" * 40})):
+        await made(runs, key)
+        run = await runs.begin(key, 3)
+        assert run is not None
+        for stage in (ended("PLAN"), ended("PR", outcome="refused", output=output)):
+            assert await runs.record(key, run.token, stage)
+        assert await runs.finish(key, run.token, "blocked", "PR: no")
+        await runs.unblock(key, "operator", a_job(f"job_un{key}"))
+    kept, gone = await runs.read("a"), await runs.read("b")
+    assert kept is not None
+    assert gone is not None
+    assert [(one.stage, one.attempt, one.outcome) for one in kept.stages] == [("PR", 0, "failed")]
+    assert kept.opening == ("towline/x", "main")
+    assert gone.stages == ()
 
 
 # ---------------------------------------------------------------------- people

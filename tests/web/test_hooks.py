@@ -244,7 +244,7 @@ async def test_a_scheduler_outside(sqlite_url: str) -> None:
 
 
 async def test_slack_hears_what_it_expects(sqlite_url: str) -> None:
-    """Commands and interactions 200, events 202, the challenge word for word and unstored."""
+    """Commands (with a word for who typed them) and interactions 200, events 202, the challenge."""
     fields = {"team_id": "T", "trigger_id": "1", "command": "/tow", "user_id": "U", "text": "x"}
     command = slack(urlencode(fields).encode(), FORM)
     pressed = {"type": "shortcut", "team": {"id": "T"}, "trigger_id": "2"}
@@ -260,6 +260,8 @@ async def test_slack_hears_what_it_expects(sqlite_url: str) -> None:
             answers = [await door.post(knock) for _ in range(2)]
             assert [answer.status_code for answer in answers] == [first, 200]
             assert [a.json()["status"] for a in answers] == ["accepted", "duplicate_ignored"]
+            is_told = ["no commands from Slack" in a.json().get("text", "") for a in answers]
+            assert is_told == [knock is command] * 2
         answer = await door.post(challenge)
         assert (answer.status_code, answer.text) == (200, "3eZbü")
         assert len(await door.inbox()) == 3

@@ -86,7 +86,7 @@ class JenkinsCi:
 
     async def _start(self, job: str, path: str, parameters: Mapping[str, str]) -> Build:
         location = await self._http.post(path, f"job {job}", parameters)
-        item = _ITEM.search(urlsplit(location).path)
+        item = _ITEM.search(_path_of(location))
         if item is None:
             raise CiUnavailable(f"Jenkins does not say where it queued job {job}")
         return Build(self._http.url(f"/queue/item/{item['id']}/"), "queued")
@@ -96,7 +96,7 @@ class JenkinsCi:
 
         Jenkins forgets an item some five minutes after it left the queue.
         """
-        path = urlsplit(url).path
+        path = _path_of(url)
         if item := _ITEM.search(path):
             return await self._read_item(item["id"])
         return await self._read_build(*_build_path(path))
@@ -110,7 +110,7 @@ class JenkinsCi:
             return Build(url, "gone")
         begun = reading.url(reading.inner(item, "executable"), "url")
         if begun is not None:
-            return await self._read_build(*_build_path(urlsplit(begun).path))
+            return await self._read_build(*_build_path(_path_of(begun)))
         return Build(url, "cancelled" if reading.flag(item, "cancelled") else "queued")
 
     async def _read_build(self, job: str, number: int) -> Build:
@@ -123,7 +123,7 @@ class JenkinsCi:
         seen = await self.read(url)
         if seen.number is None or seen.state == "gone":
             return ""
-        job, number = _build_path(urlsplit(seen.url).path)
+        job, number = _build_path(_path_of(seen.url))
         end = await self._http.tail(f"{job}/{number}/logText/progressiveText", most_bytes)
         return end.decode(errors="replace").replace("\0", "")
 
@@ -138,6 +138,14 @@ def job_path(job: str) -> str:
     return "".join(f"/job/{quote(part, safe='')}" for part in parts)
 
 
+def _path_of(url: str) -> str:
+    """Empty if it is no URL."""
+    try:
+        return urlsplit(url).path
+    except ValueError:
+        return ""
+
+
 def _build_path(path: str) -> tuple[str, int]:
     found = _BUILD.search(path)
     if found is None or any(part in (".", "..") for part in found["job"].split("/")):
@@ -146,7 +154,7 @@ def _build_path(path: str) -> tuple[str, int]:
 
 
 def _is_job(url: str, path: str) -> bool:
-    found = _JOB_PATH.search(urlsplit(url).path)
+    found = _JOB_PATH.search(_path_of(url))
     return found is not None and unquote(found["job"]) == unquote(path)
 
 

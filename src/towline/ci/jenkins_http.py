@@ -69,6 +69,15 @@ class JenkinsHttp:
         self._judge(response, body, about)
         return _object(body)
 
+    async def look(self, path: str, about: str, **query: str) -> tuple[int, bytes]:
+        """What is answered, also where that is a refusal; a breakdown is raised."""
+        url = self._at(path).copy_merge_params(query)
+        async with self._exchange("GET", url, about) as response:
+            body = await _whole(response)
+        if response.status_code >= 500 or response.status_code in (408, 429):
+            self._judge(response, body, about)
+        return response.status_code, body
+
     async def post(self, path: str, about: str, fields: Mapping[str, str]) -> str:
         """Where the answer points to; empty if nowhere."""
         content = urlencode(fields).encode()
@@ -135,7 +144,8 @@ class JenkinsHttp:
             raise CiUnavailable(
                 f"Jenkins did not answer about {about} within {self._deadline:g} s"
             ) from None
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
+            # the last two: it redirects to what is no URL
             raise CiUnavailable(f"Jenkins cannot be reached: {type(error).__name__}") from None
 
     def _judge(self, response: httpx2.Response, body: bytes, about: str) -> None:

@@ -65,6 +65,8 @@ def _rows(comparison: Comparison) -> list[tuple[str, str, str]]:
         if before.remedies[strategy] or after.remedies[strategy]
     ]
     rows.append(("  of them needless", str(before.needless), str(after.needless)))
+    if before.in_vain or after.in_vain:
+        rows.append(("  of them in vain", str(before.in_vain), str(after.in_vain)))
     paired = before.merge_seconds.total()
     for name, share in (("median", 0.5), ("90th percentile", 0.9)):
         title = f"time to merge, {name} of {paired}"
@@ -192,6 +194,7 @@ def _side(side: Side) -> dict[str, Any]:
         "actions": side.remedies.total(),
         "actions_by_remedy": dict(side.remedies),
         "needless_actions": side.needless,
+        "actions_in_vain": side.in_vain,
         "merged_by_both": side.merge_seconds.total(),
         "time_to_merge_seconds": {
             "p50": quantile(side.merge_seconds, 0.5),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from towline.cli.prs import Config, Json, print_json
 
 if TYPE_CHECKING:
-    from towline.core.checkup import Finding
     from towline.doctor.checkup import Report
 
 _Bundle = Annotated[
@@ -23,7 +22,6 @@ _Seconds = Annotated[
     float,
     typer.Option("--timeout", min=0.1, max=60, help="How many seconds a server has to answer."),
 ]
-_COLOURS: Final = {"ok": "green", "warning": "yellow", "failure": "red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +42,9 @@ def doctor(
     if json:
         print_json(report.as_data() | {"bundle": None if bundle is None else str(bundle)})
     else:
-        _show(report, bundle)
+        from towline.cli.doctor_texts import show_report
+
+        show_report(report.findings, bundle)
     if report.failed:
         raise typer.Exit(1)
 
@@ -91,27 +91,3 @@ def _progress() -> Iterator[_Progress]:
     progress = _Progress()
     with progress.bar:
         yield progress
-
-
-def _show(report: Report, bundle: Path | None) -> None:
-    from towline.core.checkup import tally
-
-    for finding in report.findings:
-        _show_finding(finding)
-    counts = tally(report.findings)
-    warnings, failures = counts["warning"], counts["failure"]
-    typer.echo(
-        f"{counts['ok']} ok, {_counted(warnings, 'warning')}, {_counted(failures, 'failure')}"
-    )
-    if bundle is not None:
-        typer.echo(f"The archive is {bundle}; secrets are taken out, but look before you send it")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _show_finding(finding: Finding) -> None:
-    verdict = typer.style(f"{finding.verdict:8}", fg=_COLOURS[finding.verdict])
-    fix = f"  → {finding.fix}" if finding.fix else ""
-    typer.echo(f"{verdict} {finding.check:9} {finding.found}{fix}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from towline.cli.pull_texts import clean, head, is_observed, line, show_event, terminal, why
+from towline.cli.listing import clean, terminal
+from towline.cli.pull_texts import head, is_observed, line, show_event, why
 from towline.core.explaining import Note, budget_told, lateness, spoken
 
 if TYPE_CHECKING:

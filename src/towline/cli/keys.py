@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from towline.cli import waiting
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def create(
     scope: _Scopes = None, name: _Name = "", config: _Config = None, json: _Json = False
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
-    made = asyncio.run(_created(config, name, scope or []))
+    made = waiting.run("Making the key", _created(config, name, scope or []))
     if json:
         _print_json(made)
         return
@@ -45,19 +45,21 @@ def create(
 @keys.command("list")
 def listing(config: _Config = None, json: _Json = False) -> None:
     """Show the keys of the database, without their secrets; those of the settings stand there."""
-    found = asyncio.run(_listed(config))
+    found = waiting.run("Reading the keys", _listed(config))
     if json:
         _print_json(found)
         return
-    for key in found:
-        state = f"revoked {key['revoked_at']}" if key["revoked_at"] else "valid"
-        typer.echo("  ".join([key["prefix"], " ".join(key["scopes"]), state, key["name"]]).rstrip())
+    from towline.cli.key_texts import show_keys
+
+    show_keys(found)
+    if not found:
+        typer.echo("there are no keys in the database", err=True)
 
 
 @keys.command("revoke")
 def revoke(prefix: _Prefix, config: _Config = None, json: _Json = False) -> None:
     """End a key; it is refused everywhere within five seconds."""
-    revoked = asyncio.run(_revoked(config, prefix))
+    revoked = waiting.run("Ending the key", _revoked(config, prefix))
     if json:
         _print_json(revoked)
         return

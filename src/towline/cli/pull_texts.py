@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
+
+from towline.cli.listing import Column, clean, coloured, show_rows, terminal
 
 if TYPE_CHECKING:
     from towline.web.pull_models import EventOut, PullStatus
@@ -26,25 +27,25 @@ _COLOURS: Final = {
 }
 _WHY: Final = ("reason", "detail", "says", "summary", "evidence", "command", "outcome")
 _ENDED: Final = ("MERGED", "CLOSED")
-_LONGEST: Final = 300
 _EVENTS_SHOWN: Final = 15
+_FLEET: Final = (
+    Column("pull request"),
+    Column("state"),
+    Column("for"),
+    Column("waiting for", folds=True),
+    Column("title", folds=True),
+)
+_DECISIONS: Final = (
+    Column("pull request"),
+    Column("state"),
+    Column("action"),
+    Column("outcome", folds=True),
+    Column("why", folds=True),
+)
 
 
 def show_fleet(found: Mapping[str, Any]) -> None:
-    console = terminal()
-    items: Sequence[Mapping[str, Any]] = found["items"]
-    if console.is_terminal:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("pull request", "state", "for"):
-            table.add_column(name, no_wrap=True)
-        for name in ("waiting for", "title"):
-            table.add_column(name, overflow="fold")
-        for item in items:
-            table.add_row(*_row(item))
-        console.print(table)
-    else:
-        for item in items:
-            console.print(Text("  ").join(_row(item)), soft_wrap=True)
+    show_rows(_FLEET, map(_row, found["items"]))
     counts = ", ".join(f"{count} {state}" for state, count in found["counts"].items() if count)
     more = "; more follow: use --limit" if found["next"] is not None else ""
     print(f"{counts or 'nothing is towed'}{more}", file=sys.stderr)
@@ -63,14 +64,17 @@ def show_pull(status: PullStatus) -> None:
 
 
 def show_decisions(decisions: Sequence[Mapping[str, Any]]) -> None:
-    console = terminal()
-    for one in decisions:
-        told = Text.assemble(
-            (clean(one["pr"]), "bold"), "  ", _state(one["state"]), "  ",
-            (clean(one["action"]), "yellow"), f"  {clean(one['outcome'])}",
-            (f"  {clean(one['rule'])}: {clean(one['reason'])}", "dim"),
-        )  # fmt: skip
-        console.print(told, soft_wrap=True)
+    show_rows(_DECISIONS, map(_decision, decisions))
+
+
+def _decision(one: Mapping[str, Any]) -> list[Text]:
+    return [
+        Text(clean(one["pr"]), style="bold"),
+        _state(one["state"]),
+        Text(clean(one["action"]), style="yellow"),
+        Text(clean(one["outcome"])),
+        Text(f"{clean(one['rule'])}: {clean(one['reason'])}", style="dim"),
+    ]
 
 
 def head(console: Console, status: PullStatus) -> None:
@@ -165,18 +169,12 @@ def _row(item: Mapping[str, Any]) -> list[Text]:
 
 
 def _state(state: str) -> Text:
-    return Text(state, style=_COLOURS.get(state, ""))
+    return coloured(state, _COLOURS)
 
 
 def line(console: Console, name: str, value: object) -> None:
     told = Text.assemble((f"{name:>13}  ", "dim"), clean(value))
     console.print(told, soft_wrap=True)
-
-
-def clean(value: object) -> str:
-    """On one line, and without a letter that a terminal would act upon."""
-    text = "".join(letter if letter.isprintable() else " " for letter in str(value))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def age(since: datetime) -> str:
@@ -185,7 +183,3 @@ def age(since: datetime) -> str:
     if days:
         return f"{days} d {hours % 24} h"
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
-
-
-def terminal() -> Console:
-    return Console(highlight=False)

@@ -35,8 +35,9 @@ def runs(
     if json:
         print_json({"items": found})
         return
-    for item in found:
-        typer.echo(_line(item))
+    from towline.cli.run_texts import show_runs
+
+    show_runs(found)
     if not found:
         typer.echo("there are no fix runs", err=True)
 
@@ -61,17 +62,3 @@ async def _listed(
     finally:
         await database.aclose()
     return [run_in_list(run).model_dump(mode="json") for run in found]
-
-
-def _line(item: dict[str, Any]) -> str:
-    """One line each, whatever is in a title or a reason."""
-    parts = [
-        item["run_key"],
-        item["repo"],
-        item["state"],
-        item["stage"] or "-",
-        f"{item['attempt_count']} attempts",
-        item["blocked_reason"] or item["last_pr_url"] or item["title"],
-    ]
-    shown = (" ".join(str(part).split()) for part in parts)
-    return "  ".join("".join(c if c.isprintable() else "?" for c in part) for part in shown)

@@ -134,11 +134,14 @@ def server_of(app: App, http: Any) -> uvicorn.Server:
 
 def _say(sockets: list[socket.socket], made_key: str | None) -> None:
     for name, one in zip(("Towline", "control plane"), sockets, strict=False):
-        host, port = one.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        print(f"{name} listens on http://{shown}:{port}", file=sys.stderr, flush=True)
+        print(f"{name} listens on {shown_address(one)}", file=sys.stderr, flush=True)
     if made_key is not None:
         print(f"API key (admin), shown this once: {made_key}", file=sys.stderr, flush=True)
+
+
+def shown_address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _until_stopped(

@@ -14,8 +14,10 @@ import typer
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from towline.proof.gate import Caught
+    from towline.proof.mutations import Mutation
     from towline.proof.play import Played
     from towline.proof.sweep import Summary
 
@@ -28,7 +30,11 @@ _Seed = Annotated[int | None, typer.Option(help="Play this one alone, and again 
 _Trace = Annotated[bool, typer.Option(help="With --seed: print all that happened.")]
 _Jobs = Annotated[int | None, typer.Option(help="Processes to use; all cores if not given.")]
 _Gate = Annotated[
-    bool, typer.Option("--mutations", help="Take each safeguard out, and see that it is missed.")
+    bool,
+    typer.Option(
+        "--mutations",
+        help="Take each safeguard out, and see that it is missed; plant bugs, and find them.",
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -175,23 +181,47 @@ def _say(summary: Summary) -> None:
 
 def _gate(jobs: int, as_json: bool) -> None:
     from towline.proof.mutations import all_mutations
+    from towline.proof.planted import all_planted
     from towline.proof.sweep import try_all
 
-    known = all_mutations()
-    with _progress("safeguards", len(known)) as advance:
+    safeguards = all_mutations()
+    known = safeguards | {name: one.mutation for name, one in all_planted().items()}
+    with _progress("safeguards and planted bugs", len(known)) as advance:
         caught = []
         for one in try_all(list(known), _SEEDS_PER_SAFEGUARD, jobs):
             caught.append(one)
             advance(1)
     survived = [one for one in caught if one.seed is None]
+    gone = [one for one in sorted(caught) if one.name in safeguards]
+    planted = [one for one in sorted(caught) if one.name not in safeguards]
     if as_json:
-        _print({"mutations": [one._asdict() for one in caught], "survived": len(survived)})
+        groups = {"mutations": gone, "planted": planted}
+        told = {group: [one._asdict() for one in found] for group, found in groups.items()}
+        _print({**told, "survived": len(survived)})
     else:
-        for one in sorted(caught):
-            found = "SURVIVED" if one.seed is None else f"seed {one.seed}, after {one.tried}"
-            print(f"{one.name:32} {known[one.name].scene:6} {found:24} {known[one.name].rule}")
-        print(f"{len(caught) - len(survived)} of {len(caught)} safeguards are missed when gone")
+        _show_gate([(one, known[one.name]) for one in (*gone, *planted)])
+        print(f"{_noticed(gone)} of {len(gone)} safeguards are missed when gone")
+        print(f"{_noticed(planted)} of {len(planted)} planted bugs are found")
     raise typer.Exit(bool(survived))
+
+
+def _show_gate(tried: Sequence[tuple[Caught, Mutation]]) -> None:
+    from rich.text import Text
+
+    from towline.cli.listing import Column, show_rows
+
+    columns = (Column("taken out"), Column("scene"), Column("found"), Column("rule", folds=True))
+    rows = []
+    for one, known in tried:
+        found = Text("SURVIVED", style="bold red")
+        if one.seed is not None:
+            found = Text(f"seed {one.seed}, after {one.tried}", style="green")
+        rows.append([Text(one.name), Text(known.scene), found, Text(known.rule)])
+    show_rows(columns, rows)
+
+
+def _noticed(tried: Sequence[Caught]) -> int:
+    return sum(one.seed is not None for one in tried)
 
 
 def _print(told: object) -> None:

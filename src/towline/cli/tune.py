@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,14 +23,12 @@ _Percentile = Annotated[
 ]
 _Toml = Annotated[bool, typer.Option("--toml", help="Print a staleness table for towline.toml.")]
 
-_TO_A_PERSON: Final = ("CREATED", "CHECKS_RUNNING", "MERGING")
-"""No remedy is listed for these when they are stale."""
-
 
 class Tuned(NamedTuple):
     proposals: list[Proposal]
     pulls: int
     repo: str | None
+    heal_unlisted: bool
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +52,8 @@ def tune(
     elif toml:
         from towline.core.tune import as_toml
 
-        typer.echo(as_toml(tuned.proposals, tuned.repo), nl=False)
+        healed = tuned.heal_unlisted
+        typer.echo(as_toml(tuned.proposals, tuned.repo, heal_unlisted=healed), nl=False)
     else:
         _show(tuned, percentile)
 
@@ -73,7 +72,8 @@ async def _tuned(
         name = await repo_named(pulls, repo)
         tally, count = await waits(pulls, Wanted(name, since_us(since, now_us)), now_us)
     thresholds = (policy.of(name) if name else policy.general).thresholds
-    return Tuned(proposals(tally, thresholds, percentile / 100), count, name)
+    made = proposals(tally, thresholds, percentile / 100)
+    return Tuned(made, count, name, policy.heal_unlisted)
 
 
 def _as_json(tuned: Tuned, percentile: float) -> dict[str, Any]:
@@ -101,14 +101,15 @@ def _show(tuned: Tuned, percentile: float) -> None:
     for name in ("rests on", "what it would have meant"):
         table.add_column(name, overflow="fold")
     for one in tuned.proposals:
-        table.add_row(*(Text(cell, style="dim" if one.check else "") for cell in _row(one)))
+        cells = _row(one, heal_unlisted=tuned.heal_unlisted)
+        table.add_row(*(Text(cell, style="dim" if one.check else "") for cell in cells))
     out.print(table)
     out.print()
     for line in _notes(tuned, percentile):
         out.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _row(one: Proposal) -> list[str]:
+def _row(one: Proposal, *, heal_unlisted: bool) -> list[str]:
     name = f"  {one.check}" if one.check else one.state
     proposed = "–" if one.seconds is None else _time(one.seconds)
     if one.check and one.seconds is not None:
@@ -118,14 +119,17 @@ def _row(one: Proposal) -> list[str]:
     if one.lost:
         rests += f", {one.lost} not told"
     now = "" if one.check else _time(one.current)
-    return [name, now, _time(one.measured), proposed, rests, one.why or _meaning(one)]
+    meaning = one.why or _meaning(one, heal_unlisted=heal_unlisted)
+    return [name, now, _time(one.measured), proposed, rests, meaning]
 
 
-def _meaning(one: Proposal) -> str:
+def _meaning(one: Proposal, *, heal_unlisted: bool) -> str:
+    from towline.core.tune import TO_A_PERSON
+
     if one.check:
         return ""
     disturbed = f"{one.disturbed_then} healthy waits disturbed (now {one.disturbed_now})"
-    if one.state in _TO_A_PERSON and one.disturbed_then:
+    if one.state in TO_A_PERSON and one.disturbed_then and not heal_unlisted:
         disturbed += ", each given to a person unless heal_unlisted is set"
     if not one.helped or not one.found_earlier:
         return disturbed
@@ -140,6 +144,7 @@ def _notes(tuned: Tuned, percentile: float) -> list[str]:
         f"{of} of the waits end that end by themselves.",
         f"{cut} long (Kaplan–Meier). Not told: the webhook of their end was lost.",
         "Thresholds are per state; checks show which of them makes a state long.",
+        "What would only call people sooner is left out of --toml, with a remark.",
         "Try it: towline tune --toml > other.toml; towline backtest --policy other.toml",
     ]
 

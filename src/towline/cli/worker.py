@@ -1,16 +1,24 @@
-"""`towline worker`: work without a door, beside any number of `towline serve`."""
+"""`towline worker`: work without a door for others, beside any number of `towline serve`.
+
+Where a port is set for it, its metrics and probes are to be had there, and nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from towline import logs
-from towline.cli.serve import loop_factory
+from towline.cli.serve import bound, loop_factory, server_of, shown_address
 from towline.service import Service
-from towline.settings import Settings, load
+from towline.settings import Settings, WorkerSettings, load
+from towline.web.scraping import WorkerDoor
 
 _WATCH_SECONDS = 0.5
 
@@ -23,18 +31,49 @@ def run(config: Path | None) -> None:
 
 
 async def _work(settings: Settings) -> None:
-    service = Service(settings)
+    """The door is the first to open and the last to close: it tells how the start and end go."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    try:
+    async with AsyncExitStack() as open_things:
+        listening = open_things.enter_context(_listening(settings.worker))
+        service = Service(settings)
+        is_shut = await open_things.enter_async_context(_door(service, listening))
+        open_things.push_async_callback(service.close)
         await service.open()
         service.start()
-        while not stop.is_set() and not service.failures():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WATCH_SECONDS):
-                    await stop.wait()
+        await _until(stop, lambda: bool(service.failures()) or is_shut())
         for error in service.failures():
             raise error
+
+
+async def _until(stop: asyncio.Event, ended: Callable[[], bool]) -> None:
+    while not stop.is_set() and not ended():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WATCH_SECONDS):
+                await stop.wait()
+
+
+def _listening(worker: WorkerSettings) -> contextlib.AbstractContextManager[socket.socket | None]:
+    """Before anything else: a port that is taken ends the start at once."""
+    if worker.metrics_port is None:
+        return contextlib.nullcontext()
+    return contextlib.closing(bound(worker.metrics_host, worker.metrics_port))
+
+
+@asynccontextmanager
+async def _door(
+    service: Service, listening: socket.socket | None
+) -> AsyncIterator[Callable[[], bool]]:
+    """Open while the worker works; gives how to see that it closed by itself."""
+    if listening is None:
+        yield lambda: False
+        return
+    server = server_of(WorkerDoor(service.keyring, service.ready), "auto")
+    serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]))
+    print(f"metrics at {shown_address(listening)}/metrics", file=sys.stderr, flush=True)
+    try:
+        yield serving.done
     finally:
-        await service.close()
+        server.should_exit = True
+        await serving

@@ -46,6 +46,7 @@ class LockService:
         self._waiting_here: Counter[str] = Counter()
         self._present: set[str] = set()
         self._handed: dict[str, tuple[Grant, float]] = {}
+        self._in_use: set[int] = set()
         self._background = Background()
 
     @asynccontextmanager
@@ -69,10 +70,12 @@ class LockService:
             self._clock,
             sent_at,
         )
+        self._in_use.add(grant.token)
         try:
             async with lease:
                 yield lease
         finally:
+            self._in_use.discard(grant.token)
             await self._finish(self._release(name, grant.token))
 
     async def _release(self, name: str, token: int) -> None:
@@ -91,9 +94,12 @@ class LockService:
     async def _announce(self, granted: Grant, sent_at: float) -> None:
         """Wake the new holder; one in this process is handed the lease itself.
 
-        One that has left meanwhile, its place in the queue still there, is passed over.
+        One that has left meanwhile, its place in the queue still there, is passed over; one that
+        has seen for itself what it was granted, as this answer came late, is at work.
         """
         if granted.address == self._mailbox.address:
+            if granted.token in self._in_use:
+                return
             if not self._mailbox.expects(granted.holder):
                 await self._release(granted.name, granted.token)
                 return
@@ -211,7 +217,10 @@ class _Attempt:
             called.clear()
 
     async def _look(self) -> Grant | None:
-        """The lease; if it has ended, let the head of the queue have it."""
+        """The lease; if it has ended, let the head of the queue have it.
+
+        Who slept through its grant, or whose wait is over by the store's clock, has lost its place.
+        """
         lease = await self._leases.peek(self._name)
         if lease is not None and lease.expires_us > lease.now:
             return lease
@@ -219,7 +228,9 @@ class _Attempt:
             return await self._take()
         sent_at = self._clock.monotonic()
         passed = await self._leases.pass_on(self._name, -1, self._mailbox.address)
-        if passed is not None and passed.holder not in ("", self._holder):
+        if passed is not None and not passed.holder:
+            return await self._take()  # nobody has a place in the queue any more, nor have we
+        if passed is not None and passed.holder != self._holder:
             await self._service._announce(passed, sent_at)
         return passed
 

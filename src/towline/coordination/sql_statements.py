@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from towline.store.document_statements import CREATE_DOCUMENT as CREATE_DOCUMENT
+from towline.store.document_statements import REPLACE_DOCUMENT as REPLACE_DOCUMENT
 from towline.store.sql import Statement
 
 _LEASE = "name, holder, address, token, ticket, expires_us"
@@ -247,23 +249,4 @@ READ_DOCUMENT = Statement(
     FROM b LEFT JOIN towline_documents d ON d.name = b.name
     """,
     writes=False,
-)
-
-CREATE_DOCUMENT = Statement(
-    "create document",
-    {"name": "text", "body": "text"},
-    """
-    INSERT INTO towline_documents (name, version, body) SELECT b.name, 1, b.body FROM b WHERE true
-    ON CONFLICT (name) DO NOTHING RETURNING version, {now}
-    """,
-)
-
-REPLACE_DOCUMENT = Statement(
-    "replace document",
-    {"name": "text", "version": "bigint", "body": "text"},
-    """
-    UPDATE towline_documents SET version = towline_documents.version + 1, body = b.body FROM b
-    WHERE towline_documents.name = b.name AND towline_documents.version = b.version
-    RETURNING towline_documents.version, {now}
-    """,
 )

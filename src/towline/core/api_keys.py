@@ -57,7 +57,9 @@ def checked_scopes(names: Sequence[str]) -> tuple[str, ...]:
     """The scopes in their usual order, each once."""
     unknown = [name for name in names if name not in SCOPES]
     if unknown or not names:
-        wrong = f"unknown scope {unknown[0]!a}" if unknown else "a key needs at least one scope"
+        wrong = (
+            f"unknown scope {unknown[0][:50]!a}" if unknown else "a key needs at least one scope"
+        )
         raise Rejected(f"{wrong}; allowed: {', '.join(SCOPES)}")
     return tuple(scope for scope in SCOPES if scope in names)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from towline.core.backtest_history import History, Step
-from towline.core.backtest_replay import ESCALATE, Choice, Learned, Replayed
+from towline.core.backtest_terms import ESCALATE, Choice, Learned, Replayed
 from towline.core.budgets import Strategy, after_move
 from towline.core.lifecycle import RESULT_OF, State
 from towline.core.snapshot import PullRef
@@ -20,6 +20,7 @@ MODEL: Final = (
     "A remedy in a wait that ended by itself is needless: it costs a try and changes nothing else.",
     "A remedy that was never tried there may help or not: the range has both.",
     "Sweeps that got to nobody who was due (a breaker, an outage) get to nobody still.",
+    "A remedy at a time at which nobody answered it anywhere is in vain, and its try is returned.",
 )
 FEWEST_TRIES: Final = 5
 _MOST_DIFFERENCES: Final = 1000
@@ -50,6 +51,8 @@ class Side:
     escalations: int = 0
     remedies: Counter[str] = field(default_factory=Counter)
     needless: int = 0
+    in_vain: int = 0
+    """Remedies that nobody answered; their tries were returned."""
     premature: int = 0
     """Escalations of what went on by itself."""
     first_seconds: Counter[int] = field(default_factory=Counter)
@@ -67,6 +70,7 @@ class Side:
             if choice.what != ESCALATE:
                 self.remedies[choice.what] += 1
                 self.needless += choice.needless
+                self.in_vain += choice.in_vain
         if replayed.choices:
             first_us = replayed.choices[0].at_us - history.opened_us
             self.first_seconds[round(first_us / 1e6)] += 1
@@ -267,4 +271,6 @@ def _told(old: Choice | None, new: Choice | None, after: Replayed) -> tuple[str,
         what = f"{new.what} {when}"
     else:
         what = f"{new.what} instead of {old.what}"
+    if new.in_vain:
+        what = f"{what}, in vain: nobody answered then"
     return (f"{what}; what comes of it is not known" if after.unknown else what), why

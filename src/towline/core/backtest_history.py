@@ -19,6 +19,9 @@ Kind: TypeAlias = Literal["world", "drift", "remedy", "outcome", "escalated", "o
 DRIFT: Final = "STATE_DRIFT_CORRECTED"
 _BY_SWEEP: Final = "reconciler"
 _HAPPENINGS: Final[Mapping[str, Happening]] = {name: name for name in get_args(Happening)}
+_STATES: Final[Mapping[str, State]] = {state: state for state in STATES}
+_STRATEGIES: Final[Mapping[str, Strategy]] = {strategy: strategy for strategy in STRATEGIES}
+_NOBODY_ANSWERED: Final = frozenset({"unavailable", "limited"})
 _NOT_TAKEN: Final = frozenset({"unavailable", "limited", "moved", "conflict", "failed", "unneeded"})
 
 
@@ -44,6 +47,8 @@ class Step:
     by_sweep: bool = False
     taken: bool = True
     """Whether the forge or the CI took the remedy, so that its state is hoped for at once."""
+    in_vain: bool = False
+    """Nobody answered it, to its end, so that its try was given back."""
     so_far: bool = False
     """The outcome is not known for sure yet."""
     returned: bool = False
@@ -74,8 +79,10 @@ def history_of_log(ref: PullRef, events: Sequence[PullEvent]) -> History:
 
 def steps_of(events: Sequence[PullEvent]) -> list[Step | None]:
     """One for each line; None for those that change nothing in the life of a pull request."""
-    refused = _not_taken(events)
-    return [_step(event, refused) for event in events]
+    first, last = _outcomes(events)
+    refused = frozenset(intent for intent, outcome in first.items() if outcome in _NOT_TAKEN)
+    vain = frozenset(intent for intent, outcome in last.items() if outcome in _NOBODY_ANSWERED)
+    return [_step(event, refused, vain) for event in events]
 
 
 def _our_closings(steps: Iterable[Step]) -> list[Step]:
@@ -90,16 +97,19 @@ def _our_closings(steps: Iterable[Step]) -> list[Step]:
     return told
 
 
-def _not_taken(events: Iterable[PullEvent]) -> frozenset[str]:
-    """The intents whose first outcome says that nobody took them."""
+def _outcomes(events: Iterable[PullEvent]) -> tuple[dict[str, str], dict[str, str]]:
+    """By intent, what was told of it first and what at last."""
     first: dict[str, str] = {}
+    last: dict[str, str] = {}
     for event in events:
         if event.event_type == OUTCOME:
-            first.setdefault(str(event.payload.get("intent")), str(event.payload.get("outcome")))
-    return frozenset(intent for intent, outcome in first.items() if outcome in _NOT_TAKEN)
+            intent = str(event.payload.get("intent"))
+            last[intent] = str(event.payload.get("outcome"))
+            first.setdefault(intent, last[intent])
+    return first, last
 
 
-def _step(event: PullEvent, refused: frozenset[str]) -> Step | None:
+def _step(event: PullEvent, refused: frozenset[str], vain: frozenset[str]) -> Step | None:
     kind = event.event_type
     if kind == OUTCOME:
         return _outcome(event)
@@ -113,7 +123,7 @@ def _step(event: PullEvent, refused: frozenset[str]) -> Step | None:
             by_sweep=True,
         )
     if kind.startswith("REMEDIATION_"):
-        return _remedy(event, refused)
+        return _remedy(event, refused, vain)
     if kind == DRIFT or (kind == "BRANCH_UPDATED" and event.key.startswith("drift ")):
         return Step(
             kind="drift",
@@ -140,7 +150,7 @@ def _outcome(event: PullEvent) -> Step:
     )
 
 
-def _remedy(event: PullEvent, refused: frozenset[str]) -> Step:
+def _remedy(event: PullEvent, refused: frozenset[str], vain: frozenset[str]) -> Step:
     by_sweep = event.payload.get("by") == _BY_SWEEP
     attempt = event.payload.get("attempt")
     return Step(
@@ -155,6 +165,7 @@ def _remedy(event: PullEvent, refused: frozenset[str]) -> Step:
         by_sweep=by_sweep,
         by_person=not by_sweep,
         taken=_text(event, "intent") not in refused and _strategy(event) != "close_and_reopen",
+        in_vain=_text(event, "intent") in vain,
     )
 
 
@@ -184,9 +195,9 @@ def _text(event: PullEvent, name: str) -> str:
 
 
 def _state(value: object) -> State | None:
-    return next((state for state in STATES if state == value), None)
+    return _STATES.get(value) if isinstance(value, str) else None
 
 
 def _strategy(event: PullEvent) -> Strategy | None:
     named = event.payload.get("strategy")
-    return next((strategy for strategy in STRATEGIES if strategy == named), None)
+    return _STRATEGIES.get(named) if isinstance(named, str) else None

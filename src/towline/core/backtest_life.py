@@ -119,6 +119,12 @@ class Life:
             self._hope(under, at_us)
         return self.counts.get(strategy, 0)
 
+    def try_in_vain(self, strategy: Strategy, at_us: int, busy_us: int) -> int:
+        """Nobody answers: for a while nothing else is tried, and the try is given back."""
+        self.tried_us = at_us
+        self.busy_until_us = at_us + busy_us
+        return self.counts.get(strategy, 0) + 1
+
     def settle(self, step: Step, at_us: int) -> None:
         """What came of a remedy; of one that was not made here, nothing."""
         under = self.intents.get(step.intent)

@@ -8,6 +8,8 @@ The model, which `docs/explanation/backtesting.md` explains:
   the same delay when the remedy is made earlier or later. What people did is never moved.
 * An escalation moves nothing in the world; a remedy that is not made has no consequences.
 * A remedy in a wait that ended by itself changes nothing but the budget: it was needless.
+* A try that found nobody at home is weather: made at another time it does not fail for that, and
+  one that is moved into such a time fails.
 * A remedy where the history has none, and no end of the wait either, has an unknown outcome: the
   replay stops there and says so.
 * A change that nobody told of, and that a sweep found, is taken to have happened after the usual
@@ -16,95 +18,24 @@ The model, which `docs/explanation/backtesting.md` explains:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from towline.core.backtest_history import History, Step
 from towline.core.backtest_life import FOREVER_US, Life
 from towline.core.backtest_sweeps import Sweep, Sweeps
+from towline.core.backtest_terms import ESCALATE, Choice, Learned, Replayed, Terms
 from towline.core.budgets import Strategy
 from towline.core.classify import STRATEGY_OF, Diagnosis
-from towline.core.lifecycle import TERMINAL, State
+from towline.core.lifecycle import TERMINAL
 from towline.core.sweep import diagnosed
 from towline.core.sweep_policy import RepoPolicy
 
-ESCALATE: Final = "escalate"
 _MOST_TURNS: Final = 1000
-
-
-class Choice(NamedTuple):
-    """What a sweep did: a remedy's strategy, or an escalation."""
-
-    at_us: int
-    what: str
-    rule: str
-    reason: str
-    attempt: int = 0
-    needless: bool = False
-    """The wait ended by itself in the history."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What a replay as recorded teaches about what the log does not hold.
-
-    `held` are the starts of sweeps in which it was due and was not helped; `listed` are the places
-    of corrections that no sweep made, but the listing of open pull requests; `out_of_turn` counts
-    recorded decisions at a time at which, as we see it, none was due.
-    """
-
-    held: frozenset[int] = frozenset()
-    listed: frozenset[int] = frozenset()
-    helped: frozenset[int] = frozenset()
-    out_of_turn: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Under which a history is lived through again.
-
-    `learned` is None in the replay that learns. `usual_us` is how long a state usually lasts before
-    the world moves on by itself.
-    """
-
-    policy: RepoPolicy
-    sweeps: Sweeps
-    heal_unlisted: bool = False
-    verify_us: int = 300_000_000
-    reopened: Sequence[int] = ()
-    """When one for the same vulnerability was closed for another, here or elsewhere."""
-    learned: Learned | None = None
-    closed: Callable[[Sweep], bool] = lambda sweep: False
-    usual_us: Mapping[State, int] = field(default_factory=dict)
-    end_us: int = FOREVER_US
-    """Where the history ends: after that only what it tells of is lived through, if late."""
-
-
-@dataclass(slots=True)
-class Replayed:
-    choices: list[Choice] = field(default_factory=list)
-    state: State = "CREATED"
-    ended_us: int | None = None
-    unknown: str = ""
-    """Why the rest is not known."""
-    tried: Strategy | None = None
-    """The remedy whose outcome is not known, and `tries` how many the budget has left for it."""
-    tries: int = 0
-    learned: Learned = field(default_factory=Learned)
 
 
 def replay(history: History, terms: Terms) -> Replayed:
     return _Replay(history, terms).run()
-
-
-def recorded(history: History) -> list[Choice]:
-    """What the sweeps really did."""
-    return [
-        Choice(step.at_us, step.strategy or ESCALATE, step.rule, step.reason, step.attempt)
-        for step in history.steps
-        if step.by_sweep and step.kind in ("remedy", "escalated")
-    ]
 
 
 class _Turn(NamedTuple):
@@ -130,6 +61,7 @@ class _Replay:
         self._listed: set[int] = set()
         self._helped: set[int] = set()
         self._out_of_turn = 0
+        self._skipped: set[str] = set()
 
     def run(self) -> Replayed:
         for _ in range(_MOST_TURNS + 2 * len(self._steps)):
@@ -149,6 +81,9 @@ class _Replay:
     def _advance(self) -> bool:
         """One more step of the history, or one more decision; False at the end."""
         head = self._head()
+        while head is not None and head.kind == "outcome" and head.intent in self._skipped:
+            self._place += 1
+            head = self._head()
         found = head if head is not None and self._is_of_a_sweep(self._place) else None
         place = self._place if found is None else self._next_free(found)
         step = self._steps[place] if place is not None and place < len(self._steps) else None
@@ -182,13 +117,13 @@ class _Replay:
 
     def _next_free(self, found: Step) -> int | None:
         """What happens next though the sweep does not do what it did in the history."""
-        moves_nothing = found.kind in ("escalated", "observed")
+        moves_nothing = found.kind in ("escalated", "observed") or found.in_vain
         for place in range(self._place + 1, len(self._steps)):
             step = self._steps[place]
             ours = step.by_sweep or step.kind in ("drift", "outcome")
             if step.by_person or (moves_nothing and not ours):
                 return place
-            if moves_nothing and step.by_sweep and step.kind == "remedy":
+            if moves_nothing and step.by_sweep and step.kind == "remedy" and not step.in_vain:
                 moves_nothing = False
         return None
 
@@ -279,12 +214,35 @@ class _Replay:
         strategy = STRATEGY_OF.get(diagnosis.action)
         if strategy is None:
             self._escalate(diagnosis, found, turn.at_us)
+        elif self._is_another_time(found, turn.at_us) and self._meets_weather(
+            strategy, diagnosis, found, turn.at_us
+        ):
+            return
         elif found is None or self._goes_on_anyhow(found):
             self._try_needlessly(strategy, diagnosis, found, turn.at_us)
         elif found.kind == "remedy" and found.strategy == strategy:
             self._try_as_recorded(strategy, diagnosis, found, turn.at_us)
         else:
             self._try_the_unknown(strategy, diagnosis, turn.at_us)
+
+    def _is_another_time(self, found: Step | None, at_us: int) -> bool:
+        """What is done when it was done comes to what it came to."""
+        made = found is not None and found.kind == "remedy" and found.at_us == at_us
+        return self._terms.learned is not None and not made
+
+    def _meets_weather(
+        self, strategy: Strategy, diagnosis: Diagnosis, found: Step | None, at_us: int
+    ) -> bool:
+        """Whether that settles it: nobody answers now, or nobody answered then."""
+        vain_then = found is not None and found.in_vain and found.strategy == strategy
+        vain_now = self._terms.in_vain(strategy, at_us)
+        if vain_then and found is not None:
+            self._skipped.add(found.intent)
+            self._place += 1
+        if vain_now:
+            attempt = self._life.try_in_vain(strategy, at_us, self._terms.verify_us)
+            self._choose(strategy, diagnosis, at_us, attempt, in_vain=True)
+        return vain_then or vain_now
 
     def _happened_us(self, found: Step) -> int:
         """When the world had moved on, though nobody told."""
@@ -330,7 +288,7 @@ class _Replay:
     ) -> None:
         self._shift_us = at_us - found.at_us
         attempt = self._life.begin(strategy, at_us, found, FOREVER_US)
-        self._choose(strategy, diagnosis, at_us, attempt)
+        self._choose(strategy, diagnosis, at_us, attempt, in_vain=found.in_vain)
         self._place += 1
 
     def _try_needlessly(
@@ -356,10 +314,11 @@ class _Replay:
         attempt: int,
         *,
         needless: bool = False,
+        in_vain: bool = False,
     ) -> None:
         rule, reason = diagnosis.finding.rule, diagnosis.reason
         self._again = False
-        self._out.choices.append(Choice(at_us, what, rule, reason, attempt, needless))
+        self._out.choices.append(Choice(at_us, what, rule, reason, attempt, needless, in_vain))
 
 
 def _is_seen(found: Step | None) -> bool:
@@ -372,7 +331,9 @@ def _ends_all_tries(found: Step) -> bool:
 
 def traces_of(history: History, policy: RepoPolicy) -> list[int]:
     """The times at which sweeps did something here, under the policy of that time."""
-    listed = replay(history, Terms(policy=policy, sweeps=Sweeps(()))).learned.listed
+    listed: Collection[int] = ()
+    if any(step.kind == "drift" for step in history.steps):
+        listed = replay(history, Terms(policy=policy, sweeps=Sweeps(()))).learned.listed
     return [
         step.at_us
         for place, step in enumerate(history.steps)

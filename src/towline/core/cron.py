@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cronsim import CronSim, CronSimError
 
 from towline.errors import Rejected
+
+_SHOWN: Final = 100
 
 
 class Turn(NamedTuple):
@@ -19,12 +21,13 @@ class Turn(NamedTuple):
 
 def check(name: str, expression: str) -> None:
     """Refuse an expression that cannot be read, or that never comes true."""
+    shown = repr(expression[:_SHOWN])
     try:
         next(CronSim(expression, datetime(2024, 1, 1, tzinfo=UTC)))
-    except CronSimError as error:
-        raise Rejected(f"schedule {name}: {expression!r} is no cron expression: {error}") from None
+    except (CronSimError, ValueError) as error:  # also of a number with thousands of digits
+        raise Rejected(f"schedule {name}: {shown} is no cron expression: {error}") from None
     except StopIteration:
-        raise Rejected(f"schedule {name}: {expression!r} never comes true") from None
+        raise Rejected(f"schedule {name}: {shown} never comes true") from None
 
 
 def first_after(expression: str, now: datetime) -> datetime:

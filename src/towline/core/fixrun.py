@@ -182,6 +182,16 @@ class StageRecord(NamedTuple):
     seconds: float
 
 
+TO_BE_OPENED: Final = "to be opened"
+
+
+class Opening(NamedTuple):
+    """A pull request that a run was about to open: it may be there, or come any moment."""
+
+    branch: str
+    base_ref: str
+
+
 class RunRecord(NamedTuple):
     """Times in microseconds since 1970. Both `run_key` and `event_id` are unique."""
 
@@ -208,6 +218,20 @@ class RunRecord(NamedTuple):
     """The job that made the last attempt."""
     unblocked_by: str | None = None
 
+    @property
+    def live(self) -> bool:
+        return self.state in ("waiting", "running")
+
+    @property
+    def opening(self) -> Opening | None:
+        """What it was about to open, as long as nobody has noted what became of it."""
+        last = next((one for one in self.stages if one.stage == "PR"), None)
+        if self.last_pr_url is not None or last is None or last.outcome == "passed":
+            return None
+        branch, base_ref = last.output.get("branch"), last.output.get("base_ref")
+        sound = isinstance(branch, str) and isinstance(base_ref, str)
+        return Opening(str(branch), str(base_ref)) if sound else None
+
     def passed(self, stage: Stage, digest: str) -> StageRecord | None:
         """How it passed before with the same input, if it did."""
         known = next((one for one in self.stages if one.stage == stage), None)
@@ -218,6 +242,34 @@ class RunRecord(NamedTuple):
     def with_stage(self, record: StageRecord) -> RunRecord:
         newest = {one.stage: one for one in (*self.stages, record)}
         return self._replace(stages=tuple(newest[one] for one in STAGES if one in newest))
+
+
+class Beside(NamedTuple):
+    """The other runs for the same thing that have proposed it, or were about to."""
+
+    now_us: int
+    """The store's time."""
+    runs: tuple[RunRecord, ...]
+    """The newest first."""
+
+    @property
+    def proposed(self) -> RunRecord | None:
+        return next((one for one in self.runs if one.last_pr_created_us is not None), None)
+
+    @property
+    def marks(self) -> frozenset[tuple[str, int, str | None]]:
+        """They differ as soon as one of the runs has come further."""
+        return frozenset((one.run_key, one.token, one.last_pr_url) for one in self.runs)
+
+
+def comes_first(rival: RunRecord, run: RunRecord) -> bool:
+    """Whether a rival is about to propose what `run` is for, and has to be waited for.
+
+    Of two that were about to, the older one goes on: else they would wait for each other.
+    """
+    if not rival.live or rival.opening is None:
+        return False
+    return run.opening is None or rival.run_id < run.run_id
 
 
 def digest_of(*parts: object) -> str:

@@ -12,12 +12,13 @@ _LINT_CHECK = re.compile(
 _FORMAT_CHECK = re.compile(r"(?<![a-z])(?:format(?:ter|ting)?|fmt|black)(?![a-z])", re.IGNORECASE)
 _RUFF_LINE = re.compile(r"^.{0,120}?\.pyi?:\d{1,7}:\d{1,7}: [A-Z]{1,6}\d{3,4} ", re.MULTILINE)
 _RUFF_SIGNS = re.compile(
-    r"\[\*\] \d+ fixable with the|fixable with the [`'\"]?--fix|\bruff check\b.*\n|^ruff\b.*Failed"
+    r"\[\*\] \d+ fixable with the|fixable with the [`'\"]?--fix|\bruff check\b.{0,500}\n"
+    r"|^ruff\b.*Failed"
     r"|^[A-Z]{1,6}\d{3,4} (?:\[\*\] )?.+\n +--> .+\.pyi?:\d+:\d+",
     re.MULTILINE,
 )
 _FORMAT_SIGNS = re.compile(
-    r"would (?:be )?reformat|\bruff format\b.*--(?:check|diff)|^--- .+\.pyi?\n\+\+\+ ",
+    r"would (?:be )?reformat|\bruff format\b.{0,500}--(?:check|diff)|^--- .+\.pyi?\n\+\+\+ ",
     re.MULTILINE,
 )
 _NAMED = re.compile(

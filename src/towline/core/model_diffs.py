@@ -6,7 +6,7 @@ import re
 
 from towline.errors import Rejected
 
-_FENCED = re.compile(r"```(?:diff|patch)\s*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^```(?:diff|patch)[ \t\r]*+\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d{1,9})? \+(\d{1,9})(?:,\d{1,9})? @@(.*)", re.DOTALL)
 _BEGINS = re.compile(r"^(?:diff --git |--- )", re.MULTILINE)
 

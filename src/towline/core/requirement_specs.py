@@ -17,9 +17,9 @@ _VERSION = re.compile(
     r"(?:[-_.]?(?P<pre>a|b|c|rc|alpha|beta|pre|preview)[-_.]?(?P<pre_n>\d{0,9}))?"
     r"(?:(?:[-_.]?(?:post|rev|r)[-_.]?|-)(?P<post>\d{1,9}))?(?:[-_.]?dev[-_.]?(?P<dev>\d{0,9}))?"
     r"(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
-_CLAUSE = re.compile(r"\s*(===|==|~=|!=|<=|>=|<|>|\^|~)?\s*([^\s,;]+)\s*")
+_CLAUSE = re.compile(r"\s*+(===|==|~=|!=|<=|>=|<|>|\^|~)?\s*+([^\s,;]++)\s*+")
 _PRE: Final = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
 _FINAL: Final = "z"
 
@@ -36,6 +36,16 @@ class Version(NamedTuple):
     @property
     def parts(self) -> tuple[int, ...]:
         return self.release or (0,)
+
+    @property
+    def is_early(self) -> bool:
+        """Before its release."""
+        return self.pre[0] != _FINAL or self.dev != float("inf")
+
+    def written(self, *parts: int) -> str:
+        """A release of the same epoch."""
+        epoch = f"{self.epoch}!" if self.epoch else ""
+        return f"{epoch}{'.'.join(map(str, parts))}"
 
 
 def version_of(text: str) -> Version:
@@ -106,10 +116,16 @@ def _moved(operator: str, version: str, fixed: str, wanted: Version) -> tuple[st
     if operator == "<=":
         return operator, fixed if known < wanted else version
     if operator == "<":
-        return operator, version if wanted < known else str(wanted.parts[0] + 1)
+        return operator, version if _below(wanted, known) else wanted.written(wanted.parts[0] + 1)
     if known == wanted:
         raise Rejected(f"the fixed version {fixed} is shut out by !={version}")
     return operator, version
+
+
+def _below(wanted: Version, known: Version) -> bool:
+    """By PEP 440 `<2` lets no pre-release of 2 in."""
+    same_release = (wanted.epoch, wanted.release) == (known.epoch, known.release)
+    return wanted < known and (known.is_early or not (wanted.is_early and same_release))
 
 
 def _wildcard(operator: str, prefix: str, fixed: str, wanted: Version) -> str:
@@ -121,7 +137,7 @@ def _wildcard(operator: str, prefix: str, fixed: str, wanted: Version) -> str:
         raise Rejected(f"the fixed version {fixed} is shut out by !={prefix}.*")
     if operator == "!=" or kept or known > wanted.parts:
         return f"{prefix}.*"
-    return ".".join(map(str, padded)) + ".*"
+    return f"{wanted.written(*padded)}.*"
 
 
 def _compatible(version: str, known: Version, fixed: str, wanted: Version) -> str:
@@ -129,9 +145,9 @@ def _compatible(version: str, known: Version, fixed: str, wanted: Version) -> st
     count = version.count(".") + 1
     prefix = (*known.parts, *([0] * count))[: count - 1]
     padded = (*wanted.parts, *([0] * count))
-    if wanted < known or padded[: count - 1] == prefix:
+    if wanted < known or (wanted.epoch, *padded[: count - 1]) == (known.epoch, *prefix):
         return fixed if known < wanted and fixed.count(".") + 1 == count else version
-    return ".".join(map(str, padded[:count]))
+    return fixed if fixed.count(".") + 1 == count else wanted.written(*padded[:count])
 
 
 def _holds_floor(operator: str, version: str, wanted: Version) -> bool:

@@ -17,17 +17,19 @@ from towline.errors import Rejected
 
 Raise: TypeAlias = Callable[[str], str]
 
+# Runs of blanks are taken whole (`*+`), lest a long one be tried in each of its parts.
+_NAMED = rf"\s*+(?P<name>{NAME})\s*+(?:\[[^\]]*+\]\s*+)?"
 _REQUIREMENT = re.compile(
-    rf"(?P<head>\s*(?P<name>{NAME})\s*(?:\[[^\]]*\])?\s*\(?\s*)"
-    r"(?P<spec>(?:(?:===|==|~=|!=|<=|>=|<|>)[^;#,()\s]*[^;#()]*?)?)"
-    r"(?P<rest>\s*\)?\s*(?:;.*)?)",
+    rf"(?P<head>{_NAMED}(?:\(\s*+)?)"
+    r"(?P<spec>(?:(?:===|==|~=|!=|<=|>=|<|>)[^;#()]*+)?)"
+    r"(?P<rest>(?:\)\s*+)?(?:;.*)?)",
     re.DOTALL,
 )
-_EXACT = re.compile(rf"\s*({NAME})\s*(?:\[[^\]]*\])?\s*==\s*([\w.!+-]+)\s*(?:;.*)?$")
-_AT_ADDRESS = re.compile(rf"\s*({NAME})\s*(?:\[[^\]]*\])?\s*@\s*\S")
-_REMARK = re.compile(r"(?:^|\s+)#.*$")
+_EXACT = re.compile(rf"{_NAMED}==\s*+(?P<version>[\w.!+-]++)\s*+(?:;.*)?$")
+_AT_ADDRESS = re.compile(rf"{_NAMED}@\s*+\S")
+_REMARK = re.compile(r"(?:^|(?<!\s)\s++)#.*$")
 _OPTION = re.compile(r"\s(--?[a-z][a-z-]*(?:[= ].*)?)$", re.DOTALL)
-_SECTION = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
+_SECTION = re.compile(r"\s*+\[\s*+([^\[\]]*[^\[\]\s])\s*+\]\s*+(?:#.*)?$")
 _ENTRY = re.compile(r"""(\s*(["']?)([\w.-]+)\2\s*=\s*)(.*)$""", re.DOTALL)
 _FILE_NAME = re.compile(r".*(?:requirements|constraints).*\.(?:txt|in|lock|pip)", re.IGNORECASE)
 _LOCKS: Final = ("poetry.lock", "uv.lock", "Pipfile.lock", "pdm.lock")
@@ -80,7 +82,7 @@ def exact_pins(path: str, text: str) -> list[tuple[str, str]]:
     else:
         return []
     matches = (_EXACT.match(line) for line in lines)
-    return [(plain_name(match[1]), match[2]) for match in matches if match is not None]
+    return [(plain_name(one["name"]), one["version"]) for one in matches if one is not None]
 
 
 class _Record:
@@ -155,7 +157,7 @@ def _new_requirement(text: str, package: str, raise_to: Raise) -> str | None:
 
 def _named_at_address(text: str, package: str) -> bool:
     match = _AT_ADDRESS.match(text)
-    return match is not None and same_name(match[1], package)
+    return match is not None and same_name(match["name"], package)
 
 
 # ------------------------------------------------------------------ pyproject.toml
@@ -173,7 +175,7 @@ def _bump_pyproject(text: str, package: str, fixed: str) -> Bump | None:
             new = _with_string(new, old, changed)
     new = "".join(_poetry_lines(new, package, record))
     expected = _expected(data, package, fixed)
-    if _toml(new) != expected:
+    if not _equal(_toml(new), expected):
         raise Rejected(f"{package} is written in pyproject.toml in a way that is not understood")
     return record.bump(new)
 
@@ -181,8 +183,16 @@ def _bump_pyproject(text: str, package: str, fixed: str) -> Bump | None:
 def _toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also of numbers too long, and tables too deep
         raise Rejected(f"pyproject.toml cannot be read: {error}") from None
+
+
+def _equal(one: object, other: object) -> bool:
+    """Tables may be nested deeper than can be compared."""
+    try:
+        return one == other
+    except RecursionError:
+        return False
 
 
 def _requirement_lists(data: dict[str, Any]) -> Iterator[list[Any]]:

@@ -97,10 +97,18 @@ def _sarif_finding(result: Mapping[str, Any]) -> ScanFinding:
     path = _text(_mapping(physical.get("artifactLocation")).get("uri"))
     snippet = _text(_mapping(region.get("snippet")).get("text"))
     prints = _mapping(result.get("fingerprints")) or _mapping(result.get("partialFingerprints"))
-    stable = orjson.dumps(prints, option=orjson.OPT_SORT_KEYS).decode() if prints else ""
+    stable = _written(prints) if prints else ""
     # Without a snippet or a fingerprint, the file and the message are all that stays put.
     code = snippet or stable or f"{path}\n{message}"
     return ScanFinding(rule or "finding", code, path, _number(region.get("startLine")), message)
+
+
+def _written(prints: Mapping[str, Any]) -> str:
+    """Fingerprints are texts; what is nested deeper than can be written is no fingerprint."""
+    try:
+        return orjson.dumps(prints, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:
+        return ""
 
 
 def _lines(content: bytes, first: int, last: int) -> str:

@@ -23,6 +23,8 @@ End: TypeAlias = Literal["moved", "helped", "cut", "lost"]
 """`moved` by the world; `helped` by us or given to a person; `cut` short by a person's doing or by
 the end of the history; `lost`, as nobody told when it ended."""
 FEWEST: Final = 10
+TO_A_PERSON: Final[tuple[State, ...]] = ("CREATED", "CHECKS_RUNNING", "MERGING")
+"""No remedy is listed for these when they are stale, unless `heal_unlisted` is set."""
 _STARTS: Final = frozenset({"CHECKS_STARTED", "POLICY_STARTED"})
 _ENDS: Final = frozenset({"CHECKS_PASSED", "CHECKS_FAILED", "POLICY_PASSED", "POLICY_FAILED"})
 
@@ -273,12 +275,29 @@ def rounded_up(seconds: int) -> int:
     return max(60, ceil(seconds / step) * step)
 
 
-def as_toml(made: Iterable[Proposal], repo: str | None = None) -> str:
-    """A table that the settings take."""
+def as_toml(
+    made: Iterable[Proposal], repo: str | None = None, *, heal_unlisted: bool = False
+) -> str:
+    """A table that the settings take; what would only call people sooner is a remark in it."""
     title = f'[repo."{repo}".staleness]' if repo else "[staleness]"
     lines = [
-        f"{one.state.lower()} = {one.seconds}  # was {one.current:g}; {one.moved} observed"
+        _calls_people_sooner(one) if not heal_unlisted and calls_people_sooner(one) else _line(one)
         for one in made
         if one.seconds is not None and not one.check
     ]
     return "\n".join([title, *lines]) + "\n"
+
+
+def calls_people_sooner(one: Proposal) -> bool:
+    return one.state in TO_A_PERSON and one.seconds is not None and one.seconds < one.current
+
+
+def _line(one: Proposal) -> str:
+    return f"{one.state.lower()} = {one.seconds}  # was {one.current:g}; {one.moved} observed"
+
+
+def _calls_people_sooner(one: Proposal) -> str:
+    """Which share of the healthy waits that would be."""
+    share = f"{one.disturbed_then} of {one.moved} healthy waits"
+    why = f"# left out, as a stale {one.state} goes straight to a person: {share} would have"
+    return f"{why}\n# unless reconciler.heal_unlisted is set: {_line(one)}"

@@ -1,7 +1,7 @@
 """How far a source that sends no webhooks has been read.
 
-All times here are the server's own: those of its answers and those it puts on its things. Ours are
-never compared with them. A `Mark` is kept for each source, by these rules:
+All times here are the server's own: those of its answers and those it puts on its things. Ours say
+only how long ago the last reading was. A `Mark` is kept for each source, by these rules:
 
 * The first reading finds nothing: it notes where the source's time stands, and history before
   that is not replayed.
@@ -12,7 +12,10 @@ never compared with them. A `Mark` is kept for each source, by these rules:
 * A reading that was cut short by its limit of pages went from old to new. It moves the watermark
   to the newest thing it has stored. A thing that changed twice is beyond it, with all that was
   said about it before: what was said is looked for since the last reading that came to its end.
-* A server whose clock was put back is followed: things are stamped by the clock it has now.
+* A server whose clock was put back is followed, up to a day: things are stamped by the clock it has
+  now. Further back lie things whose keys may be forgotten, and which would act again.
+* A server whose answers run ahead is believed no more than our clock has gone on since, or than its
+  things are stamped with: if it was wrong, the next reading starts where this one did.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import orjson
 
 GRAIN_US: Final = 1_000_000
 """A `Date` header has whole seconds."""
+FARTHEST_BACK_US: Final = 86_400 * GRAIN_US
+"""A clock that was put back further is followed by nobody but a person."""
 
 
 class Mark(NamedTuple):
@@ -32,10 +37,23 @@ class Mark(NamedTuple):
     """Everything that changed before this, and not since, is stored."""
     heard_us: int | None = None
     """Everything that was said before this is stored; None: before the watermark."""
+    ahead_us: int | None = None
+    """How far its time was ahead of our store's, as far as it was believed."""
 
 
 def first_mark(now_us: int) -> Mark:
     return Mark(began_us=now_us, watermark_us=now_us)
+
+
+def believed(mark: Mark, started_us: int, ours_us: int, newest_us: int) -> int:
+    """How much of the server's time is believed, by our store's time and its newest thing."""
+    if mark.ahead_us is None:
+        return started_us
+    return min(started_us, max(mark.watermark_us, ours_us + mark.ahead_us, newest_us))
+
+
+def went_too_far_back(mark: Mark, started_us: int) -> bool:
+    return mark.watermark_us - started_us > FARTHEST_BACK_US
 
 
 def read_since(mark: Mark, now_us: int, overlap_us: int) -> int:
@@ -93,9 +111,6 @@ def mark_text(mark: Mark) -> str:
 
 def mark_from(text: str) -> Mark:
     fields = orjson.loads(text)
-    heard_us = fields.get("heard_us")
-    return Mark(
-        int(fields["began_us"]),
-        int(fields["watermark_us"]),
-        None if heard_us is None else int(heard_us),
-    )
+    began_us, watermark_us = int(fields["began_us"]), int(fields["watermark_us"])
+    others = (fields.get(name) for name in ("heard_us", "ahead_us"))
+    return Mark(began_us, watermark_us, *(None if one is None else int(one) for one in others))

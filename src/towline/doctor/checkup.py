@@ -127,13 +127,12 @@ def _outside(settings: Settings, seconds: float) -> list[Probe]:
         ("github", github.look_at_github, reach)
     ]
     if settings.gitlab.token:
-        there = "check gitlab.api_url (TOWLINE_GITLAB__API_URL), which ends in /api/v4"
-        asked.append(("gitlab", servers.look_at_gitlab, there))
+        asked.append(("gitlab", servers.look_at_gitlab, servers.GITLAB_ADDRESS))
     if settings.jenkins.url:
         there = "check jenkins.url, jenkins.user and jenkins.token (TOWLINE_JENKINS__TOKEN)"
         asked.append(("jenkins", servers.look_at_jenkins, there))
     if settings.jira.url:
-        asked.append(("jira", servers.look_at_jira, "check jira.url and the way there"))
+        asked.append(("jira", servers.look_at_jira, f"{servers.JIRA_ADDRESS}, and the way there"))
     asked.append((webhooks.CHECK, webhooks.look_at_address, "check serve.host and serve.port"))
     asked.append((webhooks.CHECK, webhooks.look_at_hooks, reach))
     return [

@@ -6,8 +6,9 @@ import asyncio
 import importlib.util
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
+
+import orjson
 
 from towline.ci.jenkins_http import JenkinsHttp
 from towline.core.checkup import (
@@ -19,10 +20,12 @@ from towline.core.checkup import (
     ok,
     one_line,
 )
+from towline.core.http_dates import seconds_of
 from towline.errors import TowlineError
 from towline.forges.gitlab_api import GitLabApi, project_path
-from towline.forges.http_client import Answer, json_of
+from towline.forges.http_client import Answer, json_of, message_of
 from towline.forges.jira import Jira
+from towline.ports.forge import ForgeRefused
 from towline.settings import Settings
 from towline.store.clock import SystemClock
 
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 _REFUSALS: Final = (401, 403, 404)
 _DEVELOPER: Final = 30
 _MOST_REPOS: Final = 50
+_GITLAB_SCOPE: Final = "give the token the scope api"
+GITLAB_ADDRESS: Final = "check gitlab.api_url (TOWLINE_GITLAB__API_URL), which ends in /api/v4"
+JIRA_ADDRESS: Final = "check jira.url (TOWLINE_JIRA__URL), with its prefix if Jira has one"
 
 
 async def look_at_redis(settings: Settings, seconds: float) -> list[Finding]:
@@ -106,11 +112,7 @@ async def look_at_gitlab(settings: Settings, seconds: float) -> list[Finding]:
         answer = await api.http.send("GET", "/user", about="user", also=_REFUSALS)
         clock = _clock("GitLab", answer.headers)
         if answer.status != 200:
-            fix = (
-                "make a new token with the scope api, and set gitlab.token (TOWLINE_GITLAB__TOKEN)"
-            )
-            refused = f"GitLab does not take the token ({answer.status})"
-            return [failure("gitlab", refused, fix), *clock]
+            return [_refused_by_gitlab(settings, answer), *clock]
         user = _object(answer, "GitLab")
         scopes = await _gitlab_scopes(api)
         name = one_line(str(user.get("username", "?")))
@@ -119,6 +121,18 @@ async def look_at_gitlab(settings: Settings, seconds: float) -> list[Finding]:
         return found + list(await asyncio.gather(*(_project(api, user, repo) for repo in repos)))
     finally:
         await api.http.aclose()
+
+
+def _refused_by_gitlab(settings: Settings, answer: Answer) -> Finding:
+    said = one_line(f"{answer.status}{message_of(answer.body, ': ')}")
+    if answer.status == 404:
+        found = f"there is no GitLab API at {settings.gitlab.api_url} ({said})"
+        return failure("gitlab", found, GITLAB_ADDRESS)
+    if answer.status == 403:
+        found = f"GitLab knows the token, which may not even ask whose it is ({said})"
+        return failure("gitlab", found, _GITLAB_SCOPE)
+    fix = "make a new token with the scope api, and set gitlab.token (TOWLINE_GITLAB__TOKEN)"
+    return failure("gitlab", f"GitLab does not take the token ({said})", fix)
 
 
 def gitlab_repos(settings: Settings) -> list[str]:
@@ -145,7 +159,7 @@ def _judge_gitlab_scopes(name: str, scopes: list[str] | None) -> Finding:
         return ok("gitlab", whose)
     if "api" not in scopes:
         shown = ", ".join(scopes) or "none"
-        return failure("gitlab", f"{whose}, but its scopes are: {shown}", "give it the scope api")
+        return failure("gitlab", f"{whose}, but its scopes are: {shown}", _GITLAB_SCOPE)
     return ok("gitlab", f"{whose}; scopes: {', '.join(scopes)}")
 
 
@@ -154,12 +168,16 @@ async def _project(api: GitLabApi, user: Mapping[str, Any], repo: str) -> Findin
     fix = f"make the token's user a Developer or Maintainer of {repo}"
     try:
         there = await api.http.send("GET", project_path(repo), about=repo, also=_REFUSALS)
+        if there.status == 403:
+            said = f"{repo} is closed to the token (403{message_of(there.body, ': ')})"
+            return failure("gitlab", one_line(said), f"{_GITLAB_SCOPE}; {fix}")
         if there.status != 200:
             return failure("gitlab", f"{repo} is not there, or closed to the token", fix)
         answer = await api.http.send("GET", path, about=f"member of {repo}", also=_REFUSALS)
+        level = _object(answer, "GitLab").get("access_level") if answer.status == 200 else None
     except TowlineError as error:
-        return failure("gitlab", f"{repo}: {one_line(str(error))}", "try again")
-    level = _object(answer, "GitLab").get("access_level") if answer.status == 200 else None
+        again = "run this again, perhaps with a longer --timeout"
+        return failure("gitlab", f"{repo}: {one_line(str(error))}", again)
     if not isinstance(level, int) or level < _DEVELOPER:
         return failure("gitlab", f"{repo} can be read, not written to (level {level})", fix)
     return ok("gitlab", f"{repo} can be read and written to (level {level})")
@@ -175,10 +193,28 @@ async def look_at_jenkins(settings: Settings, seconds: float) -> list[Finding]:
         return [failure("jenkins", "jenkins.url is set without a user and a token", fix)]
     http = JenkinsHttp(jenkins.url, SystemClock(), jenkins.user, jenkins.token, seconds)
     try:
-        await http.read("/queue/api/json", "the queue", tree="items[id]")
+        status, body = await http.look("/queue/api/json", "the queue", tree="items[id]")
     finally:
         await http.aclose()
-    return [ok("jenkins", f"Jenkins answers, and takes the token of {one_line(jenkins.user)}")]
+    user, url = one_line(jenkins.user), jenkins.url
+    if status == 200 and _is_object(body):
+        return [ok("jenkins", f"Jenkins answers, and takes the token of {user}")]
+    return [_refused_by_jenkins(status, user, url)]
+
+
+def _refused_by_jenkins(status: int, user: str, url: str) -> Finding:
+    where = "check jenkins.url (TOWLINE_JENKINS__URL), with its prefix if Jenkins has one"
+    if status == 401:
+        fix = f"make an API token in {user}'s settings, and set jenkins.user and jenkins.token"
+        found = f"Jenkins does not take {user} and the token (401)"
+        return failure("jenkins", found, f"{fix} (TOWLINE_JENKINS__USER, TOWLINE_JENKINS__TOKEN)")
+    if status == 403:
+        fix = f"grant {user} Overall/Read, Job/Read and Job/Build in Jenkins"
+        return failure("jenkins", f"Jenkins knows {user}, who may not read there (403)", fix)
+    if status == 404:
+        return failure("jenkins", f"there is no Jenkins at {url} (404)", where)
+    found = f"{url} answers with a page, not with Jenkins' API ({status})"
+    return failure("jenkins", found, f"{where}; a sign-in in front must let API tokens pass")
 
 
 async def look_at_jira(settings: Settings, seconds: float) -> list[Finding]:
@@ -192,21 +228,43 @@ async def look_at_jira(settings: Settings, seconds: float) -> list[Finding]:
     )
     try:
         answer = await client.who()
-        if answer.status == 404:
-            await client.ask_time()  # raises where this is no Jira
+        is_there = answer.status != 404 or await _answers(client)
     finally:
         await client.aclose()
     clock = _clock("Jira", answer.headers)
     if answer.status in (401, 403):
-        fix = "make a new token, and set jira.token (TOWLINE_JIRA__TOKEN); Cloud's needs jira.user"
-        return [failure("jira", f"Jira does not take the token ({answer.status})", fix), *clock]
+        return [_refused_by_jira(answer), *clock]
+    if not is_there:
+        return [failure("jira", f"there is no Jira at {jira.url} (404)", JIRA_ADDRESS)]
+    if answer.status == 200 and not _is_object(answer.body):
+        found = f"{jira.url} answers with a page, not with Jira's API"
+        return [failure("jira", found, f"{JIRA_ADDRESS}; a sign-in in front must let tokens pass")]
     return [ok("jira", "Jira answers, and takes the token"), *clock]
 
 
-def _clock(whose: str, headers: Mapping[str, str]) -> list[Finding]:
+async def _answers(client: Jira) -> bool:
+    """Whether a Jira is there that only does not tell who we are."""
     try:
-        theirs = parsedate_to_datetime(headers.get("date", "")).timestamp()
-    except ValueError:
+        await client.ask_time()
+    except ForgeRefused:
+        return False
+    return True
+
+
+def _refused_by_jira(answer: Answer) -> Finding:
+    if answer.status == 403:
+        fix = (
+            "sign in once as that user in a browser, as Jira may ask for a captcha after wrong"
+            " tokens; let the user browse the projects of polling.jira"
+        )
+        return failure("jira", "Jira knows the token's user, and lets them read nothing (403)", fix)
+    fix = "make a new token, and set jira.token (TOWLINE_JIRA__TOKEN); Cloud's needs jira.user"
+    return failure("jira", "Jira does not take the token (401)", fix)
+
+
+def _clock(whose: str, headers: Mapping[str, str]) -> list[Finding]:
+    theirs = seconds_of(headers.get("date"))
+    if theirs is None:
         return []
     return [judge_clock("clock", whose, theirs + 0.5 - time.time())]
 
@@ -214,3 +272,10 @@ def _clock(whose: str, headers: Mapping[str, str]) -> list[Finding]:
 def _object(answer: Answer, forge: str) -> Mapping[str, Any]:
     found = json_of(answer, forge)
     return found if isinstance(found, dict) else {}
+
+
+def _is_object(body: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(body), dict)
+    except orjson.JSONDecodeError:
+        return False

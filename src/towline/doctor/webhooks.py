@@ -36,6 +36,9 @@ from towline.store.clock import SystemClock
 CHECK: Final = "webhooks"
 _OUR_PATH: Final = "/webhooks/github"
 _LAST: Final = 20
+_MOST_NAMED: Final = 3
+_APPS: Final = "the App's hook"
+_POINT_APP: Final = f"in the App's settings, set its webhook URL to https://YOUR-HOST{_OUR_PATH}"
 _GUID: Final = re.compile(r"[0-9A-Za-z-]{8,64}")
 _ADD: Final = (
     "add a webhook at {repo}: URL https://YOUR-HOST/webhooks/github, content type "
@@ -132,7 +135,7 @@ async def look_at_hooks(settings: Settings, seconds: float) -> list[Finding]:
     github = GitHub(settings, seconds)
     try:
         if app is not None:
-            return [await _hook_of_app(settings, seconds, log, app_hook(app.app_id))]
+            return await _hook_of_app(settings, seconds, github, log, app_hook(app.app_id))
         looks = [
             _hooks_of(settings, seconds, github, log, repo)
             for repo in repos_at_github(settings)[:MOST_REPOS]
@@ -144,13 +147,29 @@ async def look_at_hooks(settings: Settings, seconds: float) -> list[Finding]:
 
 
 async def _hook_of_app(
-    settings: Settings, seconds: float, log: GitHubHookLog, hook: Hook
-) -> Finding:
+    settings: Settings, seconds: float, github: GitHub, log: GitHubHookLog, hook: Hook
+) -> list[Finding]:
+    found = await _config_of_app(settings, github)
     try:
-        return await _judged_log(settings, seconds, log, hook, "the App's hook")
+        return [*found, await _judged_log(settings, seconds, log, hook, _APPS)]
     except ForgeRefused as error:
-        fix = f"in the App's settings, set its webhook URL to https://YOUR-HOST{_OUR_PATH}"
-        return warning(CHECK, one_line(str(error)), fix)
+        return found or [warning(CHECK, one_line(str(error)), _POINT_APP)]
+
+
+async def _config_of_app(settings: Settings, github: GitHub) -> list[Finding]:
+    """Where the App's hook points to, and what it sends; silence where GitHub does not tell."""
+    config = await github.ask("/app/hook/config", "hook of the App")
+    if config.status != 200:
+        return []
+    app = await github.ask("/app", "App")
+    told = app.json() if app.status == 200 else {}
+    events = told.get("events") if isinstance(told, dict) else None
+    hook = {"config": config.json(), "events": events if isinstance(events, list) else ["*"]}
+    if not _is_ours(hook):
+        url = _without_secrets(_config(hook, "url"))
+        return [failure(CHECK, f"{_APPS} points elsewhere: {url}", _POINT_APP)]
+    facts = _facts(hook, "")._replace(name=_APPS)
+    return judge_hook(CHECK, facts, wants_secret=bool(settings.github.webhook_secrets))
 
 
 async def _hooks_of(
@@ -175,7 +194,7 @@ async def _hooks_of(
     except TowlineError as error:
         return [failure(CHECK, f"{repo}: {one_line(str(error))}", how_to_reach(settings))]
     if not ours and not found:
-        found.append(_without_a_hook(settings, repo))
+        found.append(_without_a_hook(settings, repo, listed))
     return found
 
 
@@ -196,10 +215,13 @@ def _missing_hooks(settings: Settings, repo: str, listed: Sequence[Any]) -> list
     ]
 
 
-def _without_a_hook(settings: Settings, repo: str) -> Finding:
+def _without_a_hook(settings: Settings, repo: str, listed: Sequence[Any]) -> Finding:
     if repo in settings.polling.github:
         return ok(CHECK, f"{repo} has no hook for Towline, and is polled")
     found = f"{repo} has no hook that ends in {_OUR_PATH}"
+    others = [_without_secrets(_config(one, "url")) for one in listed][:_MOST_NAMED]
+    if others:
+        found = f"{found}; its hooks point to {', '.join(others)}"
     return warning(CHECK, found, _ADD.format(repo=repo))
 
 
@@ -226,6 +248,8 @@ def _config(hook: Any, name: str) -> str:
 
 def _without_secrets(url: str) -> str:
     parts = urlsplit(url)
+    if not parts.netloc:
+        return "nowhere"
     return one_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")
 
 

@@ -85,7 +85,8 @@ class ModelApi:
                     await response.aclose()
         except TimeoutError:
             raise Transient(f"the model did not answer within {self._config.seconds:g} s") from None
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
+            # the last two: it redirects to what is no URL
             raise Transient(f"the model cannot be reached: {type(error).__name__}") from None
         self._judge(response.status_code, received)
         return received

@@ -1,6 +1,7 @@
 """The recorded history, read in batches and lived through again, pull request by pull request.
 
-No more than one batch of logs is in memory. Three readings are made: what the log tells of sweeps
+No more than one batch of logs is in memory, and of each pull request its state and what was learned
+of it, if anything. Three readings are made: what the log tells of sweeps
 and of the world, what it tells of sweeps that were kept from acting, and the comparison.
 """
 
@@ -9,12 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 from towline.core.backtest import Comparison, Experience
 from towline.core.backtest_history import History, history_of_log
-from towline.core.backtest_replay import Choice, Learned, Terms, recorded, replay, traces_of
+from towline.core.backtest_outages import Outages
+from towline.core.backtest_replay import replay, traces_of
 from towline.core.backtest_sweeps import Sweep, Sweeps, Weather, regular_sweeps, sweeps_of
+from towline.core.backtest_terms import Choice, Learned, Terms, recorded
 from towline.core.lifecycle import State
 from towline.core.snapshot import PullRef
 from towline.core.sweep_policy import TowPolicy
@@ -26,6 +30,7 @@ _PULLS: Final = 500
 _MOST_LINES_OF_ONE: Final = 20_000
 _AFTERWARDS_US: Final = 7 * 24 * 3600 * 1_000_000
 """What a more patient policy puts off may end after the history does."""
+_NOTHING_LEARNED: Final = Learned()
 
 
 class Wanted(NamedTuple):
@@ -49,17 +54,30 @@ class Past(NamedTuple):
     state: State
 
 
-async def histories(store: PullStore, wanted: Wanted) -> AsyncIterator[Past]:
-    """All that are wanted, by repository and number."""
+class Standing(NamedTuple):
+    """What a record has that its log does not."""
+
+    forge: str
+    state: State
+
+
+Standings: TypeAlias = dict[tuple[str, int], Standing]
+
+
+async def histories(
+    store: PullStore, wanted: Wanted, standings: Standings | None = None
+) -> AsyncIterator[Past]:
+    """All that are wanted, by repository and number; `standings` are read but once."""
+    known: Standings = {} if standings is None else standings
     batch: list[tuple[str, int, list[PullEvent]]] = []
     async for repo, number, events in _logs(store, wanted.repo):
         if events[0].at_us >= wanted.since_us:
             batch.append((repo, number, events))
         if len(batch) >= _PULLS:
-            for past in await _known(store, batch):
+            for past in await _known(store, batch, known):
                 yield past
             batch = []
-    for past in await _known(store, batch):
+    for past in await _known(store, batch, known):
         yield past
 
 
@@ -81,16 +99,21 @@ async def _logs(
         yield place.repo, place.number, events
 
 
-async def _known(store: PullStore, batch: Sequence[tuple[str, int, list[PullEvent]]]) -> list[Past]:
-    """One that was forgotten meanwhile is left out."""
-    records = await store.read_all([(repo, number) for repo, number, _ in batch])
-    states = {(record.ref.repo, record.ref.number): record for record in records}
+async def _known(
+    store: PullStore,
+    batch: Sequence[tuple[str, int, list[PullEvent]]],
+    known: Standings,
+) -> list[Past]:
+    """One that is forgotten is left out."""
+    unknown = [(repo, number) for repo, number, _ in batch if (repo, number) not in known]
+    for record in await store.read_all(unknown) if unknown else ():
+        known[record.ref.repo, record.ref.number] = Standing(record.ref.forge, record.state)
     found = []
     for repo, number, events in batch:
-        record = states.get((repo, number))
-        if record is not None:
-            ref = PullRef(record.ref.forge, repo, number)
-            found.append(Past(history_of_log(ref, events), record.state))
+        standing = known.get((repo, number))
+        if standing is not None:
+            ref = PullRef(standing.forge, repo, number)
+            found.append(Past(history_of_log(ref, events), standing.state))
     return found
 
 
@@ -112,6 +135,7 @@ class _Read:
     first_us: int = 2**62
     last_us: int = 0
     experience: Experience = field(default_factory=Experience)
+    outages: Outages = field(default_factory=Outages)
     tallies: dict[str, Tally] = field(default_factory=dict)
     closings: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
 
@@ -121,6 +145,7 @@ class _Read:
         self.first_us = min(self.first_us, history.opened_us)
         self.last_us = max(self.last_us, last_us)
         self.experience.add(history)
+        self.outages.add(history)
         for at_us in closings_of(recorded(history)) if history.vulnerability_id else ():
             known = self.closings.setdefault(history.vulnerability_id or "", [])
             known.append((history.ref.repo, at_us))
@@ -135,7 +160,9 @@ class _World:
         span = (read.first_us, self.end_us + _AFTERWARDS_US)
         self.before, self.after = before, after
         self.experience = read.experience
+        self.outages = read.outages
         self.weather = Weather()
+        self._learned: dict[PullRef, Learned] = {}
         self.usual = {repo: tally.usual_us() for repo, tally in read.tallies.items()}
         self.sweeps = Sweeps(sweeps_of(read.traces, *span, before.every_seconds))
         self.sweeps_after = self.sweeps
@@ -145,6 +172,16 @@ class _World:
     def as_recorded(self, history: History, reopened: Sequence[int]) -> Terms:
         return self._terms(history, self.before, self.sweeps, reopened)
 
+    def learn(self, history: History, reopened: Sequence[int]) -> None:
+        """What holds one back holds back others; what is plain is not kept."""
+        learned = replay(history, self.as_recorded(history, reopened)).learned
+        self.weather.tell(history.ref.repo, learned.held, learned.helped)
+        if learned != _NOTHING_LEARNED:
+            self._learned[history.ref] = learned
+
+    def learned(self, history: History) -> Learned:
+        return self._learned.get(history.ref, _NOTHING_LEARNED)
+
     def under_the_same(self, history: History, reopened: Sequence[int], learned: Learned) -> Terms:
         terms = self.as_recorded(history, reopened)
         return replace(terms, learned=learned, closed=self._closed(history, learned))
@@ -153,7 +190,8 @@ class _World:
         terms = self._terms(history, self.after, self.sweeps_after, reopened)
         closed = self._closed(history, learned)
         usual = self.usual.get(history.ref.repo, {})
-        return replace(terms, learned=learned, closed=closed, usual_us=usual)
+        in_vain = partial(self.outages.cover, history.ref.forge)
+        return replace(terms, learned=learned, closed=closed, usual_us=usual, in_vain=in_vain)
 
     def _closed(self, history: History, learned: Learned) -> Callable[[Sweep], bool]:
         """By the sweep that was the last at that time."""
@@ -224,19 +262,17 @@ async def compared(
     wanted: Wanted,
 ) -> Comparison:
     """`before` is the policy that the history was made under, `after` the one that is tried."""
-    read = _Read()
-    async for history, _ in histories(store, wanted):
+    read, standings = _Read(), Standings()
+    async for history, _ in histories(store, wanted, standings):
         if history.steps:
             read.add(history, before)
     world = _World(read, before, after)
     closings = _Closings(read.closings)
-    async for history, _ in histories(store, wanted):
+    async for history, _ in histories(store, wanted, standings):
         if history.steps:
-            terms = world.as_recorded(history, closings.recorded(history))
-            learned = replay(history, terms).learned
-            world.weather.tell(history.ref.repo, learned.held, learned.helped)
+            world.learn(history, closings.recorded(history))
     comparison = Comparison()
-    async for past in histories(store, wanted):
+    async for past in histories(store, wanted, standings):
         if past.history.steps:
             _compare(past, world, closings, comparison)
         else:
@@ -246,7 +282,7 @@ async def compared(
 
 def _compare(past: Past, world: _World, closings: _Closings, comparison: Comparison) -> None:
     history, reopened = past.history, closings.recorded(past.history)
-    learned = replay(history, world.as_recorded(history, reopened)).learned
+    learned = world.learned(history)
     before = replay(history, world.under_the_same(history, reopened, learned))
     done = recorded(history)
     comparison.tell_faith(history, before, done, past.state, learned)

@@ -20,6 +20,7 @@ from towline.core.fixrun import (
     RunRecord,
     Stage,
     StageRecord,
+    comes_first,
     cooling_us,
     digest_of,
 )
@@ -28,7 +29,7 @@ from towline.flow import fix_metrics as metrics
 from towline.flow.fix_plan import adopt_plan, diff_in
 from towline.flow.fix_stages import Attempt, Locks, StageEnd, StageRunner, held
 from towline.flow.fix_start import FixStarter, about, run_job
-from towline.flow.publish import Publishing, intended
+from towline.flow.publish import Publishing, intended, is_under_way
 from towline.ports.clock import Clock
 from towline.ports.jobs import Claimed, JobStore
 from towline.ports.runs import RunStore
@@ -106,7 +107,7 @@ class FixHandler:
             return {"status": "done", "url": run.last_pr_url}
         policy = self._rules.repos.get(run.errand.repo)
         if policy is None:
-            return await self._outside(run)
+            return await self._outside(run, job)
         wait_us = await self._cooling(run, job, policy)
         if wait_us > 0:
             metrics.LOOP_BLOCKED.inc()
@@ -118,33 +119,43 @@ class FixHandler:
             async with held(self._parts.locks, key, PIPELINE_SECONDS, takes_over=takes_over):
                 return await self._attempt(run, job, policy, takes_over)
         except LockTimeout:
-            metrics.SKIPPED.inc()
-            await self._again(run, job, _LOOK_AGAIN_US)
-            return {"status": "skipped_already_running"}
+            return await self._skipped(run, job)
         except Transient as trouble:
             if job.attempts < job.max_attempts:
                 raise
             await self._again(run, job, round(policy.cooldown_seconds * 1e6))
             return {"status": "waiting", "reason": str(trouble)}
 
-    async def _outside(self, run: RunRecord) -> dict[str, Any]:
+    async def _outside(self, run: RunRecord, job: Claimed) -> dict[str, Any]:
         """Its repository is not one to be fixed, or not any more."""
-        begun = await self._runs.begin(run.run_key, run.attempt_count + 1)
+        begun = await self._runs.begin(run.run_key, run.attempt_count + 1, seen=run.token)
+        if begun is None:
+            return await self._not_begun(run, job)
         reason = f"{run.errand.repo} is not in fix.repos"
-        if begun is not None:
-            await self._end(begun, begun.token, "blocked", reason)
+        await self._end(begun, begun.token, "blocked", reason)
         return {"status": "blocked", "reason": reason}
 
     async def _cooling(self, run: RunRecord, job: Claimed, policy: FixPolicy) -> int:
-        """Another job tried just now, or another run has proposed the same just now."""
-        now_us = self._parts.clock.now_us()
+        """Another job tried just now, or another run has proposed the same or is about to.
+
+        Times that the store wrote are compared with the store's.
+        """
+        beside = await self._runs.beside(run.errand, run.run_key)
         last_us = run.last_attempt_us if run.last_job != job.id else None
-        twin = await self._runs.proposed(run.errand, run.run_key)
+        twin = beside.proposed
         if twin is not None and twin.last_pr_number == run.errand.replaces:
             twin = None
         proposed_us = twin.last_pr_created_us if twin is not None else None
-        cooldown = policy.cooldown_seconds
-        return max(cooling_us(last_us, now_us, cooldown), cooling_us(proposed_us, now_us, cooldown))
+        waits = [
+            cooling_us(us, beside.now_us, policy.cooldown_seconds) for us in (last_us, proposed_us)
+        ]
+        awaited = any(comes_first(one, run) for one in beside.runs)
+        return max(*waits, _LOOK_AGAIN_US if awaited else 0)
+
+    async def _skipped(self, run: RunRecord, job: Claimed) -> dict[str, Any]:
+        metrics.SKIPPED.inc()
+        await self._again(run, job, _LOOK_AGAIN_US)
+        return {"status": "skipped_already_running"}
 
     async def _again(self, run: RunRecord, job: Claimed, delay_us: int) -> None:
         """A job for later. However often this one is repeated, it leaves one behind."""
@@ -163,9 +174,9 @@ class FixHandler:
     async def _attempt(
         self, known: RunRecord, job: Claimed, policy: FixPolicy, takes_over: bool
     ) -> dict[str, Any]:
-        run = await self._runs.begin(known.run_key, policy.max_attempts, job.id)
+        run = await self._runs.begin(known.run_key, policy.max_attempts, job.id, known.token)
         if run is None:
-            return await self._not_begun(known)
+            return await self._not_begun(known, job)
         attempt = Attempt(
             run=run,
             token=run.token,
@@ -191,8 +202,13 @@ class FixHandler:
         await self._end(attempt.run, attempt.token, "blocked", reason)
         return {"status": "blocked", "reason": reason, "stage": stage}
 
-    async def _not_begun(self, known: RunRecord) -> dict[str, Any]:
+    async def _not_begun(self, known: RunRecord, job: Claimed) -> dict[str, Any]:
+        """It has ended, or somebody else who saw the same run has begun."""
         run = await self._runs.read(known.run_key) or known
+        if run.live and run.last_job == job.id:
+            raise Transient("this job has begun already, and was not told")
+        if run.live:
+            return await self._skipped(run, job)
         metrics.LOOP_BLOCKED.inc()
         return {"status": run.state, "reason": run.blocked_reason}
 
@@ -313,12 +329,14 @@ class FixHandler:
             end = StageEnd("refused", str(refusal))
         except (Transient, TimeoutError, OSError) as trouble:
             end = StageEnd("failed", str(trouble) or type(trouble).__name__)
-            if stage != "PR" or intended(attempt.run) is None:
+            if stage != "PR" or not is_under_way(attempt.run):
                 await self._record(attempt, stage, end, started_us)
             raise
         if end.outcome == "failed":
             await self._record(attempt, stage, end, started_us)
             raise Transient(f"{stage}: {end.reason}")
+        if end.outcome == "refused" and stage == "PR" and attempt.run.opening is not None:
+            end = end._replace(output=attempt.run.opening._asdict())
         await self._record(attempt, stage, end, started_us)
         if end.outcome == "passed":
             attempt.outputs[stage] = end.output
@@ -353,9 +371,9 @@ def _digest(attempt: Attempt, stage: Stage) -> str:
 
 
 def _was_here_before(run: RunRecord, job: Claimed) -> bool:
-    """Whether whoever still holds this run's locks can only be an attempt of this job that ended.
+    """Whether its locks are most likely held by an attempt of the same job that has ended.
 
-    Before a first attempt is written down there is no other job that could have them.
+    Before a first attempt is written down they may be another job's: one of the two begins.
     """
     return run.last_job == job.id or (run.last_job is None and job.attempts > 1)
 

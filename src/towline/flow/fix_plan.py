@@ -14,7 +14,7 @@ from towline.core.snapshot import PullRef
 from towline.errors import Definitive, Rejected
 from towline.flow.fix_metrics import PR_SKIPPED
 from towline.flow.fix_stages import Attempt, Locks, StageEnd, held
-from towline.flow.publish import open_twin
+from towline.flow.publish import look_beside
 from towline.ports.ci import Ci
 from towline.ports.fixer import Fixer, Plan
 from towline.ports.forge import Forge, Publisher
@@ -48,9 +48,10 @@ class Planner:
         self._permission = permission
 
     async def run(self, attempt: Attempt) -> StageEnd:
-        if (twin := await open_twin(self._runs, self._forges, attempt)) is not None:
+        looked = await look_beside(self._runs, self._forges, self._publishers, attempt)
+        if looked.open_url is not None:
             PR_SKIPPED.inc()
-            return StageEnd("refused", f"already proposed: {twin.last_pr_url} is still open")
+            return StageEnd("refused", f"already proposed: {looked.open_url} is still open")
         key = f"context:{attempt.run.event_id}"
         async with held(self._locks, key, CONTEXT_SECONDS, takes_over=attempt.takes_over):
             errand = await self._resolved(attempt.errand)

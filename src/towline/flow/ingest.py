@@ -24,7 +24,7 @@ from towline.core.ids import job_id
 from towline.core.subjects import subject_of
 from towline.flow.ingest_metrics import count_delivery
 from towline.ports.clock import Clock
-from towline.ports.inbox import Arrival, Inbox, Taken
+from towline.ports.inbox import Arrival, Inbox, Note, Taken
 from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
 from towline.sources import SOURCES, Delivery, Malformed, ci, gitlab
 from towline.telemetry import Audit
@@ -153,6 +153,22 @@ class Ingest:
         with tracing.span("delivery", repo=brief.repo, **told) as trace:
             arrival = self._arrival(delivery, body, trace)
             return self._receipt(brief, arrival, await self._inbox.take(arrival))
+
+    async def take_all(
+        self, deliveries: Sequence[Delivery], note: Note | None
+    ) -> list[Receipt] | None:
+        """Take in several that are known to be genuine, and write the note, all or nothing.
+
+        None if the note's document is not what it was; each of them has a key of its own."""
+        with tracing.span("deliveries") as trace:
+            arrivals = [self._arrival(one, b"", trace) for one in deliveries]
+            taken = await self._inbox.take_all(arrivals, note)
+        if taken is None:
+            return None
+        return [
+            self._receipt(_brief(one), arrival, told)
+            for one, arrival, told in zip(deliveries, arrivals, taken, strict=True)
+        ]
 
     def _arrival(self, delivery: Delivery, body: bytes, trace: str | None) -> Arrival:
         job = NewJob(

@@ -1,15 +1,17 @@
 """Sources without webhooks: read what changed ▸ take in what is new ▸ move the watermark.
 
 What is found goes through the same ingest as a webhook, as a delivery with a key of its own, stored
-in one transaction with its job. The watermark is written after the last of them: it may lag behind
-what is stored, and then things are met again and known by their keys, but it never passes a thing
-that is not. The rules are in `core/watermarks`; how the list is read is in `poll_walk`; how a
-thing that came as a webhook too acts once is in `poll_meeting`.
+with its job. The watermark is written in one transaction with the last of them, and the many of a
+long reading are stored before: so it may lag behind what is stored, and then things are met again
+and known by their keys, but it never passes a thing that is not. The rules are in
+`core/watermarks`; how the list is read is in `poll_walk`; how a thing that came as a webhook too
+acts once is in `poll_meeting`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -23,11 +25,14 @@ from towline.flow.upkeep import Chore
 from towline.ports.clock import Clock
 from towline.ports.coordination import DocumentStore
 from towline.ports.hooks import ForgeUnavailable, ForgeUnreadable
-from towline.ports.inbox import Inbox
+from towline.ports.inbox import Inbox, Note
 from towline.ports.polling import Polled, Thing
 from towline.sources import Delivery
 
 _LONGEST_PAUSE: Final = 3600.0
+_AT_A_TIME: Final = 50
+"""Deliveries of one transaction."""
+_TURNS_MISSED: Final = 3
 _DOCUMENT: Final = "poll {}"
 _log = logging.getLogger("towline.poll")
 
@@ -41,6 +46,12 @@ class Take(Protocol):
     """The way in for what is known to be genuine."""
 
     async def take(self, delivery: Delivery, body: bytes = b"") -> Receipt: ...
+
+    async def take_all(
+        self, deliveries: Sequence[Delivery], note: Note | None
+    ) -> Sequence[Receipt] | None:
+        """Several, and a note, all or nothing; None if the note does not fit any more."""
+        ...
 
 
 class PollRules(NamedTuple):
@@ -116,9 +127,28 @@ class _Watch:
         self._failures = 0
         self._until: float | None = None
         self._well_at = clock.monotonic()
+        self._turn_at: float | None = None
         self._complaint: str | None = None
+        LAG.labels(place.name).set_function(self._lag)
+
+    def _lag(self) -> float:
+        """Nothing to tell for a process whose turn it is not: another one leads."""
+        if self._turn_at is None:
+            return 0.0
+        now = self._clock.monotonic()
+        missed = now - self._turn_at > _TURNS_MISSED * self._parts.rules.every_seconds
+        return 0.0 if missed else now - self._well_at
 
     async def poll(self) -> PollReport:
+        if self._turn_at is None:
+            self._well_at = self._clock.monotonic()
+        self._turn_at = math.inf
+        try:
+            return await self._read_unless_left_alone()
+        finally:
+            self._turn_at = self._clock.monotonic()
+
+    async def _read_unless_left_alone(self) -> PollReport:
         left = 0.0 if self._until is None else self._until - self._clock.monotonic()
         if left > 0:
             return PollReport(self.place.name, trouble=self._complaint, retry_after=left)
@@ -140,7 +170,6 @@ class _Watch:
         self._complaint, self._failures, self._until = None, 0, None
         if report.ended:
             self._well_at = self._clock.monotonic()
-        LAG.labels(self.place.name).set(self._clock.monotonic() - self._well_at)
         return report
 
     def _troubled(self, reading: _Reading, error: Exception) -> PollReport:
@@ -154,10 +183,8 @@ class _Watch:
         asked = error.retry_after if isinstance(error, ForgeUnavailable) else 0.0
         every = self._parts.rules.every_seconds
         pause = watermarks.pause_seconds(self._failures, every, _LONGEST_PAUSE, asked)
-        now = self._clock.monotonic()
-        self._until = now + pause
+        self._until = self._clock.monotonic() + pause
         TROUBLES.labels(self.place.name).inc()
-        LAG.labels(self.place.name).set(now - self._well_at)
         return PollReport(
             self.place.name, reading.seen, reading.taken_in, trouble=trouble, retry_after=pause
         )
@@ -174,42 +201,58 @@ class _Reading:
         self._place = place
         self._parts = parts
         self._document = _DOCUMENT.format(place.name)
+        self._found: list[Delivery] = []
+        self._found_of: set[str] = set()
         self.seen = 0
         self.taken_in = 0
 
     async def run(self) -> PollReport:
+        try:
+            return await self._read()
+        except Exception:
+            await self._store()
+            raise
+
+    async def _read(self) -> PollReport:
         document = await self._parts.documents.read(self._document)
         started_us = await self._place.now_us()
         if not document.body:
-            await self._write(watermarks.first_mark(started_us), document.version)
+            first = watermarks.first_mark(started_us)
+            await self._write(first._replace(ahead_us=started_us - document.now), document.version)
             return self._report(ended=True)
-        mark = watermarks.mark_from(document.body)
-        rules = self._parts.rules
+        mark, rules = watermarks.mark_from(document.body), self._parts.rules
+        if watermarks.went_too_far_back(mark, started_us):
+            raise ForgeUnreadable("its clock went back by more than a day")
         since_us = watermarks.read_since(mark, started_us, rules.overlap_us)
         said_since_us = watermarks.said_since(mark, started_us, rules.overlap_us)
-        newest_us, ended = mark.watermark_us, True
-        moving_us = started_us - rules.overlap_us
+        safe_us, newest_us, ended = mark.watermark_us, 0, True
+        moving_us = watermarks.believed(mark, started_us, document.now, 0) - rules.overlap_us
         async for reach in walk(self._place, since_us, moving_us, rules.max_pages):
             await self._take_in(reach, said_since_us)
-            newest_us = max(newest_us, reach.safe_us)
-            ended = reach.ended
+            newest_us = max(newest_us, *(one.at_us for one in reach.things), 0)
+            safe_us, ended = max(safe_us, reach.safe_us), reach.ended
+        believed_us = watermarks.believed(mark, started_us, document.now, newest_us)
         moved = (
-            watermarks.advanced(mark, started_us)
+            watermarks.advanced(mark, believed_us)
             if ended
-            else watermarks.advanced_to(mark, newest_us, started_us)
+            else watermarks.advanced_to(mark, safe_us, started_us)
         )
         if not ended and moved.watermark_us == mark.watermark_us:
             raise ForgeUnreadable(f"more changed at once than {rules.max_pages} pages hold")
-        if moved != mark:
+        moved = moved._replace(ahead_us=believed_us - document.now)
+        if moved != mark or self._found:
             await self._write(moved, document.version)
         return self._report(ended=ended)
 
     async def _take_in(self, reach: Reach, since_us: int) -> None:
+        """Two words on one thing are not stored at once: the newest one comes last."""
         for thing in reach.things:
             self.seen += 1
-            for delivery in await self._unknown(thing, since_us):
-                receipt = await self._parts.ingest.take(delivery)
-                self.taken_in += receipt.status != "duplicate_ignored"
+            if thing.id in self._found_of or len(self._found) >= _AT_A_TIME:
+                await self._store()
+            if unknown := await self._unknown(thing, since_us):
+                self._found_of.add(thing.id)
+                self._found += unknown
 
     async def _unknown(self, thing: Thing, since_us: int) -> list[Delivery]:
         """What was said about it comes first, so that the newest word on a thing comes last."""
@@ -218,9 +261,19 @@ class _Reading:
         return [one for one in told if str(one.key) not in known]
 
     async def _write(self, mark: Mark, version: int) -> None:
-        text = watermarks.mark_text(mark)
-        if await self._parts.documents.swap(self._document, version, text) is None:
+        """The watermark, with what was found and is not stored yet."""
+        note = Note(self._document, version, watermarks.mark_text(mark))
+        if not await self._store(note):
             raise Conflict("another process is reading it at the same time")
+
+    async def _store(self, note: Note | None = None) -> bool:
+        """False if the note does not fit any more; who wrote it stands for what was found."""
+        found, self._found, self._found_of = self._found, [], set()
+        if not found and note is None:
+            return True
+        receipts = await self._parts.ingest.take_all(found, note)
+        self.taken_in += sum(one.status != "duplicate_ignored" for one in receipts or ())
+        return receipts is not None
 
     def _report(self, *, ended: bool) -> PollReport:
         return PollReport(self._place.name, self.seen, self.taken_in, ended)

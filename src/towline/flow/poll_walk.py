@@ -15,11 +15,13 @@ Either way everything is met at least once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from towline.core.watermarks import next_since
 from towline.ports.hooks import ForgeUnreadable
 from towline.ports.polling import Page, Polled, Thing
+
+_MOST_ROUNDS: Final = 10
 
 
 class Reach(NamedTuple):
@@ -88,22 +90,26 @@ class _Numbered:
 async def _newest_first(
     place: Polled, since_us: int, moving_us: int, most_pages: int
 ) -> list[Thing]:
-    """To the end, and then what moves again, until one page holds it or it shows nothing new."""
+    """To the end, and then what moves again, until one page holds it or it shows nothing new.
+
+    Given up half-way, a thing that moved would be passed over with what was said about it."""
     met: set[tuple[str, int]] = set()
     found: list[Thing] = []
-    down_to_us, cursor, before = since_us, None, -1
-    for _ in range(most_pages):
-        page = await place.page(since_us, cursor)
-        found += [one for one in page.things if _is_new(one, since_us, met)]
-        if page.next is not None and all(one.at_us >= down_to_us for one in page.things):
-            cursor = page.next
-        elif cursor is None or len(found) == before:
-            return sorted(found, key=_age)
+    down_to_us = since_us
+    for again in range(_MOST_ROUNDS):
+        before, cursor, alone = len(found), None, True
+        for _ in range(most_pages):
+            page = await place.page(since_us, cursor)
+            found += [one for one in page.things if _is_new(one, since_us, met)]
+            if page.next is None or any(one.at_us < down_to_us for one in page.things):
+                break
+            cursor, alone = page.next, False
         else:
-            down_to_us, cursor, before = max(since_us, moving_us), None, len(found)
-    if before < 0:
-        raise ForgeUnreadable(f"its list does not end after {most_pages} pages")
-    return sorted(found, key=_age)
+            raise ForgeUnreadable(f"its list does not end after {most_pages} pages")
+        if alone or (again and len(found) == before):
+            return sorted(found, key=_age)
+        down_to_us = max(since_us, moving_us)
+    raise ForgeUnreadable("its list moves faster than it can be read")
 
 
 def _is_new(thing: Thing, since_us: int, met: set[tuple[str, int]]) -> bool:

@@ -1,8 +1,13 @@
 """PR: the patch becomes a commit, a branch and one pull request; whoever comes second finds them.
 
 The branch's name and the commit's id follow from the run and its patch, and a pull request that
-is open for the branch is adopted. So each of these may be done twice: commit ▸ push ▸ open ▸ note.
-Nothing is ever merged here.
+is there for the branch is adopted. So each of these may be done twice:
+
+    look beside ▸ commit ▸ push ▸ write down what is to be opened ▸ open ▸ note
+
+Between the last three a pull request may be there that nobody has noted. Other runs for the same
+thing look for it at the forge; if it is not there, they wait until whoever was about to open it has
+come to an end. Nothing is ever merged here.
 """
 
 from __future__ import annotations
@@ -11,15 +16,24 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from towline.core.fix_texts import body_of, checks_of, commit_message, title_of
-from towline.core.fixrun import RunRecord, StageRecord, digest_of, subject_of
-from towline.core.snapshot import PullRef
+from towline.core.fixrun import (
+    TO_BE_OPENED,
+    Beside,
+    Opening,
+    RunRecord,
+    StageRecord,
+    comes_first,
+    digest_of,
+    subject_of,
+)
+from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Definitive, LeaseLost, LockTimeout, Transient
 from towline.flow.fix_metrics import PR_SKIPPED
 from towline.flow.fix_stages import Attempt, Locks, StageEnd
 from towline.ports.clock import Clock
 from towline.ports.forge import Forge, Publisher
 from towline.ports.runs import RunStore
-from towline.ports.workspace import Repositories, Workspace
+from towline.ports.workspace import BranchMoved, Repositories, Workspace
 
 PROPOSE_SECONDS: Final = 45.0
 """Short, and renewed: other runs wait for it, and who died is not waited for long."""
@@ -61,9 +75,15 @@ class Publishing:
             PR_SKIPPED.inc()
             output = {"number": run.last_pr_number, "url": run.last_pr_url, "created": False}
             return StageEnd("passed", f"is there already: {run.last_pr_url}", output)
-        if (twin := await open_twin(self._runs, self._forges, attempt)) is not None:
-            PR_SKIPPED.inc()
-            return StageEnd("refused", f"already proposed: {twin.last_pr_url} is still open")
+        beside = None
+        if not await self._is_there(run):
+            looked = await look_beside(self._runs, self._forges, self._publishers, attempt)
+            if looked.open_url is not None:
+                PR_SKIPPED.inc()
+                return StageEnd("refused", f"already proposed: {looked.open_url} is still open")
+            if looked.awaited is not None:
+                raise Transient(f"{looked.awaited} is about to propose the same")
+            beside = looked.beside
         workspace = attempt.workspace
         if workspace is None:
             raise Definitive("there is no workspace")
@@ -73,7 +93,7 @@ class Publishing:
         commit = await workspace.commit(message)
         if attempt.errand.head_ref is not None:
             return await self._push_onto(attempt, workspace, commit)
-        return await self._open(attempt, workspace, commit, title)
+        return await self._open(attempt, workspace, commit, title, beside)
 
     async def _still_ours(self, attempt: Attempt) -> RunRecord:
         run = await self._runs.read(attempt.run.run_key)
@@ -81,14 +101,29 @@ class Publishing:
             raise LeaseLost("another attempt of this run has taken over")
         return run
 
+    async def _is_there(self, run: RunRecord) -> bool:
+        """Whether an attempt before this one has opened it, and did not live to say so."""
+        publisher = self._publishers.get(run.errand.forge)
+        if publisher is None or run.opening is None:
+            return False
+        return await publisher.find_pull(run.errand.repo, *run.opening) is not None
+
     async def _open(
-        self, attempt: Attempt, workspace: Workspace, commit: str, title: str
+        self,
+        attempt: Attempt,
+        workspace: Workspace,
+        commit: str,
+        title: str,
+        beside: Beside | None,
     ) -> StageEnd:
         errand, run = attempt.errand, attempt.run
         publisher = self._publishers.get(errand.forge)
         if publisher is None:
             raise Definitive(f"there are no credentials for {errand.forge}")
         pushed = await self._repositories.push(workspace, run.branch, commit)
+        if beside is not None:
+            await self._intend(attempt, beside)
+            run = attempt.run
         opened = await publisher.open_pull(
             errand.repo,
             head=run.branch,
@@ -115,6 +150,20 @@ class Publishing:
         }
         return StageEnd("passed", f"{did} {opened.url}", output, log)
 
+    async def _intend(self, attempt: Attempt, beside: Beside) -> None:
+        """Write down what is to be opened, unless another run was quicker while we slept."""
+        opening = Opening(attempt.run.branch, attempt.errand.base_ref)
+        record = StageRecord(
+            "PR", attempt.run.attempt_count, "failed", digest_of(opening), TO_BE_OPENED,
+            opening._asdict(), "", self._clock.now_us(), 0.0,
+        )  # fmt: skip
+        intended = await self._runs.intend(attempt.run, attempt.token, record, beside)
+        if intended == "superseded":
+            raise LeaseLost("another attempt of this run has taken over")
+        if intended == "beaten":
+            raise Transient("another run for the same thing was quicker")
+        attempt.run = attempt.run.with_stage(record)
+
     # ------------------------------------------------------------------ onto what is there
 
     async def _push_onto(self, attempt: Attempt, workspace: Workspace, commit: str) -> StageEnd:
@@ -128,7 +177,11 @@ class Publishing:
         if not await self._runs.record(attempt.run.run_key, attempt.token, record):
             raise LeaseLost("another attempt of this run has taken over")
         attempt.run = attempt.run.with_stage(record)
-        await self._repositories.push(workspace, branch, commit)
+        try:
+            await self._repositories.push(workspace, branch, commit)
+        except BranchMoved:
+            attempt.run = attempt.run.with_stage(record._replace(output={}))
+            raise
         return await self.pushed_onto(attempt, commit)
 
     async def pushed_onto(self, attempt: Attempt, commit: str) -> StageEnd:
@@ -159,15 +212,44 @@ def intended(run: RunRecord) -> Intended | None:
     return Intended(commit, base) if isinstance(commit, str) and isinstance(base, str) else None
 
 
-async def open_twin(
-    runs: RunStore, forges: Mapping[str, Forge], attempt: Attempt
-) -> RunRecord | None:
-    """Another run for the same thing whose pull request nobody has decided on yet."""
-    twin = await runs.proposed(attempt.run.errand, attempt.run.run_key)
-    if twin is None or twin.last_pr_number is None:
-        return None
-    ref = PullRef(twin.errand.forge, twin.errand.repo, twin.last_pr_number)
-    if ref.number == attempt.errand.replaces or ref.forge not in forges:
-        return None
-    seen = (await forges[ref.forge].look([ref])).get(ref)
-    return twin if seen is not None and seen.pull.state == "open" else None
+def is_under_way(run: RunRecord) -> bool:
+    """Whether something was to be pushed or opened, of which nobody knows what became of it."""
+    return intended(run) is not None or run.opening is not None
+
+
+class Looked(NamedTuple):
+    """What other runs for the same thing have at the forge, or may have any moment."""
+
+    beside: Beside
+    open_url: str | None = None
+    """Of a pull request that nobody has decided on yet."""
+    awaited: str | None = None
+    """The run that is about to open one, and comes first."""
+
+
+async def look_beside(
+    runs: RunStore,
+    forges: Mapping[str, Forge],
+    publishers: Mapping[str, Publisher],
+    attempt: Attempt,
+) -> Looked:
+    errand, awaited = attempt.errand, None
+    beside = await runs.beside(attempt.run.errand, attempt.run.run_key)
+    forge, publisher = forges.get(errand.forge), publishers.get(errand.forge)
+    urls: dict[PullRef, str | None] = {}
+    for rival in beside.runs:
+        number, url = rival.last_pr_number, rival.last_pr_url
+        if rival.opening is not None and publisher is not None:
+            found = await publisher.find_pull(errand.repo, *rival.opening)
+            number, url = (found.number, found.url) if found is not None else (None, None)
+            if found is None and comes_first(rival, attempt.run):
+                awaited = rival.run_id
+        if number is not None and number != errand.replaces:
+            urls[PullRef(errand.forge, errand.repo, number)] = url
+    seen = await forge.look(list(urls)) if forge is not None and urls else {}
+    still_open = [url for ref, url in urls.items() if ref in seen and _is_open(seen[ref])]
+    return Looked(beside, still_open[0] if still_open else None, awaited)
+
+
+def _is_open(sight: Snapshot) -> bool:
+    return sight.pull.state == "open"

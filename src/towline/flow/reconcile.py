@@ -23,11 +23,12 @@ from towline.flow.reconcile_one import Handled, Handling, Mode
 from towline.flow.remediate import Pause, Remediator, asks_to_wait, batches
 from towline.flow.tow_metrics import FORGE_CALLS, REMEDIES_MADE, STALE, SWEEP_SECONDS, SWEEPS
 from towline.ports.clock import Clock
-from towline.ports.forge import Forge
+from towline.ports.forge import AsksAhead, Forge
 from towline.ports.pulls import PullRecord, PullStore
 
 _LOOK_PAUSES = (1.0, 4.0)
 _READ_AT_ONCE = 500
+_ASKED_AT_ONCE = 200
 _log = logging.getLogger("towline.tow")
 
 
@@ -181,12 +182,15 @@ class Reconciler:
     ) -> None:
         """Batch by batch; a half-open breaker's probe is the last action of the sweep.
 
-        Of some the forge begins to work out whether they conflict only when it is asked: they are
-        set aside, and looked at again after all others.
+        Of some the forge begins to work out whether they conflict only when it is asked. Of many it
+        is asked ahead; those that it still does not know are set aside, and looked at again after
+        all others.
         """
+        pauses = self._policy.poll_pauses
         if breaker == "half_open":
             tally.only_a_probe()
-        pauses = self._policy.poll_pauses
+        elif pauses and len(stale) > self._policy.batch_size:
+            await self._ask_ahead(stale, tally)
         going = _Going(tally, breaker, dry, patient=bool(pauses))
         for at in range(0, len(stale), _READ_AT_ONCE):
             keys = stale[at : at + _READ_AT_ONCE]
@@ -203,6 +207,27 @@ class Reconciler:
             going.patient = left > 0
             if not await self._take_all(again, going):
                 return
+
+    async def _ask_ahead(self, stale: Sequence[tuple[str, int]], tally: _Tally) -> None:
+        """A second look costs as much as the first, this little; what goes wrong a look will tell.
+
+        It is waited for only if the first looks would come too early.
+        """
+        early = 0
+        for at in range(0, len(stale), _ASKED_AT_ONCE):
+            records = await self._store.read_all(stale[at : at + _ASKED_AT_ONCE])
+            for name, batch in batches(records, _ASKED_AT_ONCE):
+                forge: object = self._forges.get(name)
+                if not isinstance(forge, AsksAhead):
+                    continue
+                tally.calls += 1
+                try:
+                    early += await forge.ask_ahead([record.ref for record in batch])
+                except (Unavailable, Rejected) as trouble:
+                    _log.info("ask_ahead_failed error=%s", trouble)
+                    return
+        if early > self._policy.batch_size:
+            await self._pause(sum(self._policy.poll_pauses[:2]))
 
     async def _take_all(self, records: Sequence[PullRecord], going: _Going) -> bool:
         """Whether the sweep goes on."""

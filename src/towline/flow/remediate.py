@@ -31,7 +31,7 @@ from towline.flow.remediate_closing import Closer
 from towline.flow.remediate_records import BY_SWEEP, Ending, Order, Outcome, Remedied
 from towline.ports.clock import Clock
 from towline.ports.forge import Done, Forge, ForgeUnavailable
-from towline.ports.pulls import Change, EventSource, Intent, PullRecord, PullStore
+from towline.ports.pulls import Change, Changed, EventSource, Intent, PullRecord, PullStore
 
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
@@ -70,7 +70,7 @@ class Remediator:
 
     async def act(self, ref: PullRef, order: Order, sight: Snapshot | None = None) -> Remedied:
         """All steps but the observing: `pending` if it was made."""
-        looked_us = self._clock.now_us() if sight is None else 0
+        began = self._clock.monotonic() if sight is None else None
         try:
             sight = sight or (await self._forges[ref.forge].look([ref])).get(ref)
         except Unavailable as trouble:
@@ -83,34 +83,30 @@ class Remediator:
         if (why := needless(order.strategy, facts, self._of(ref).signals, stuck)) is not None:
             return Remedied("unneeded", why, await self._correct(ref, sight))
         order = replace(order, before=trace(order.strategy, facts))
-        begun = await self._begin(ref, order)
-        if begun.outcome == "refused" and await self._ends_another(begun, order, sight, looked_us):
-            begun = await self._begin(ref, order)
+        begun, now_us = await self._begin(ref, order)
+        if begun.outcome == "refused" and began is not None:
+            looked_us = now_us - round((self._clock.monotonic() - began) * 1e6)
+            if await self._ends_another(begun, order, sight, looked_us, now_us):
+                begun, _ = await self._begin(ref, order)
         if begun.record is None or begun.outcome == "refused":
             return begun
         return await self._make(begun.record, order, sight)
 
-    async def _begin(self, ref: PullRef, order: Order) -> Remedied:
+    async def _begin(self, ref: PullRef, order: Order) -> tuple[Remedied, int]:
+        """With the store's time, which is the one that an intent's times go by."""
         verify_us = int(self._policy.verify_seconds * 1e6)
         changed = await self._store.change(ref, records.begun(order, verify_us))
-        record = changed.record
-        if changed.applied and record is not None:
-            return Remedied("pending", "", record)
-        if record is None:
-            return Remedied("refused", "it is not under tow")
-        if (intent := record.intent) is not None and intent.id == order.id:
-            return Remedied("refused", "it was begun before and is being looked after", record)
-        return Remedied("refused", records.why_not(record, order) or "it was done before", record)
+        return _as_begun(changed, order), changed.now_us
 
     async def _ends_another(
-        self, begun: Remedied, order: Order, sight: Snapshot, looked_us: int
+        self, begun: Remedied, order: Order, sight: Snapshot, looked_us: int, now_us: int
     ) -> bool:
         """Whether what kept it from beginning had its effect already, or its time is up."""
         record = begun.record
         intent = record.intent if record is not None else None
         if record is None or intent is None or intent.id == order.id:
             return False
-        due = intent.verify_by_us <= self._clock.now_us()
+        due = intent.verify_by_us <= now_us
         if intent.began_us >= looked_us or (intent.strategy == "close_and_reopen" and not due):
             return False
         return await self._settle(record, sight, due=due) is not None
@@ -319,6 +315,17 @@ class Remediator:
 
     def _facts(self, sight: Snapshot) -> Facts:
         return facts_of(sight, self._policy.of(sight.pull.repo).signals)
+
+
+def _as_begun(changed: Changed, order: Order) -> Remedied:
+    record = changed.record
+    if changed.applied and record is not None:
+        return Remedied("pending", "", record)
+    if record is None:
+        return Remedied("refused", "it is not under tow")
+    if (intent := record.intent) is not None and intent.id == order.id:
+        return Remedied("refused", "it was begun before and is being looked after", record)
+    return Remedied("refused", records.why_not(record, order) or "it was done before", record)
 
 
 def asks_to_wait(trouble: Exception) -> bool:

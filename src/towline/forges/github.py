@@ -94,6 +94,9 @@ class GitHubForge:
     async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
         return await self._looker.look(refs)
 
+    async def ask_ahead(self, refs: Sequence[PullRef]) -> int:
+        return await self._looker.ask_ahead(refs)
+
     async def open_pulls(self, repo: str) -> list[Snapshot]:
         return await self._looker.rest.open_pulls(repo)
 
@@ -154,6 +157,9 @@ class GitHubForge:
 
     async def default_branch(self, repo: str) -> str:
         return await self._publishing.default_branch(repo)
+
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        return await self._publishing.find_pull(repo, head, base)
 
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()

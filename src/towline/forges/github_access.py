@@ -16,7 +16,7 @@ import httpx2
 
 from towline.errors import Rejected
 from towline.forges.github_app import GitHubApp
-from towline.forges.github_rest import Answer, GitHubRest, bearer
+from towline.forges.github_rest import Answer, GitHubRest, bearer, links_of
 from towline.ports.hooks import ForgeRefused, ForgeUnreadable
 from towline.sources import reading
 from towline.sources.reading import Object
@@ -137,7 +137,7 @@ class Access:
             if not isinstance(listed, list):
                 raise ForgeUnreadable(f"GitHub's answer about {about} is not a list")
             found += [item for item in listed if isinstance(item, dict)]
-            if "next" not in _links(answer):
+            if "next" not in links_of(answer.headers):  # it is not followed
                 return found
         raise ForgeUnreadable(f"GitHub's list about {about} has no end")
 
@@ -284,9 +284,3 @@ def _object(node: object) -> Object:
     if not isinstance(node, dict):
         raise ForgeUnreadable("GitHub's answer is not an object")
     return node
-
-
-def _links(answer: Answer) -> Mapping[str | None, Mapping[str, str]]:
-    """Only whether there is a next page is taken from these; they are not followed."""
-    link = answer.headers.get("link", "")
-    return httpx2.Response(200, headers={"link": link}).links

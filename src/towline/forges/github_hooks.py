@@ -13,7 +13,7 @@ import httpx2
 from towline.core.recovery import Entry, Hook
 from towline.errors import Rejected
 from towline.forges.github_app import GitHubApp
-from towline.forges.github_rest import Answer, GitHubRest, bearer, date_us
+from towline.forges.github_rest import Answer, GitHubRest, bearer, date_us, links_of
 from towline.ports.clock import Clock
 from towline.ports.hooks import ForgeUnreadable, LogPage, Recorded
 
@@ -83,8 +83,7 @@ class GitHubHookLog:
 
     def _next(self, answer: Answer) -> str | None:
         """The cursor alone is taken from the link, and only from one to the same host."""
-        link = httpx2.Response(200, headers={"link": answer.headers.get("link", "")}).links
-        url = link.get("next", {}).get("url")
+        url = links_of(answer.headers).get("next", {}).get("url")
         if url is None:
             return None
         cursor: str | None = None

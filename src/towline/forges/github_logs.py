@@ -86,7 +86,8 @@ class FailureLogs:
             raise ForgeUnavailable(
                 f"the {about} did not come within {rest.deadline_seconds:g} s"
             ) from None
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
+            # the last two: it redirects to what is no URL
             raise ForgeUnavailable(f"the {about} cannot be read: {type(error).__name__}") from None
 
     def _may_read(self, place: httpx2.URL) -> bool:

@@ -47,6 +47,9 @@ class Publishing:
             raise ForgeUnreadable("GitHub's answer does not name the default branch")
         return branch
 
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        return await self._find(repo, head, base)
+
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
     ) -> Opened:

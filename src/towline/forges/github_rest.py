@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
 import httpx2
 import orjson
 
+from towline.core.http_dates import seconds_of
 from towline.errors import Rejected
 from towline.forges.github_meter import CallKind, Meter, Outcome
 from towline.forges.github_pace import MOST_AT_ONCE, Pace
@@ -165,7 +165,7 @@ class GitHubRest:
         call = Call("GET", self.url(path), headers, None, "read", about, may_lead_away=True)
         answer = await self._made(call, (200, *_REDIRECTS, *also))
         if answer.status in _REDIRECTS:
-            return call.url.join(answer.headers.get("location", ""))
+            return _place(call.url, answer.headers)
         return answer.body if answer.status == 200 else None
 
     def url(self, path: str, query: Mapping[str, str] | None = None) -> httpx2.URL:
@@ -185,7 +185,8 @@ class GitHubRest:
             raise ForgeUnavailable(
                 f"GitHub did not answer about {call.about} within {self.deadline_seconds:g} s"
             ) from None
-        except (httpx2.HTTPError, httpx2.StreamError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
+            # the last two: it redirects to what is no URL
             self.meter.count(call.kind, "silent")
             raise ForgeUnavailable(f"GitHub cannot be reached: {type(error).__name__}") from None
         return self._judged(call, response, body, expected)
@@ -199,14 +200,14 @@ class GitHubRest:
             ) as response:
                 if not response.has_redirect_location or not self._follows(call, url, response):
                     return response, await _whole(response)
-            url = self.same_host(url.join(response.headers["location"]))
+            url = self.same_host(_place(url, response.headers))
         raise ForgeUnreadable("GitHub redirects without end")
 
     def _follows(self, call: Call, url: httpx2.URL, response: httpx2.Response) -> bool:
         """A write is repeated elsewhere only where the status says that method and body stay."""
         if call.method != "GET":
             return response.status_code in (307, 308)
-        leads_away = _origin(url.join(response.headers["location"])) != _origin(self.root)
+        leads_away = _origin(_place(url, response.headers)) != _origin(self.root)
         return not (call.may_lead_away and leads_away)
 
     def same_host(self, url: httpx2.URL) -> httpx2.URL:
@@ -306,6 +307,14 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
+def _place(url: httpx2.URL, headers: Mapping[str, str]) -> httpx2.URL:
+    """Where an answer redirects to."""
+    try:
+        return url.join(headers.get("location", ""))
+    except (httpx2.InvalidURL, ValueError):
+        raise ForgeUnreadable("GitHub redirects to what is no URL") from None
+
+
 async def _whole(response: httpx2.Response) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_bytes():
@@ -316,10 +325,14 @@ async def _whole(response: httpx2.Response) -> bytes:
 
 
 def date_us(text: str | None) -> int | None:
-    try:
-        return int(parsedate_to_datetime(text or "").timestamp() * 1_000_000)
-    except ValueError:
-        return None
+    seconds = seconds_of(text)
+    return None if seconds is None else int(seconds * 1_000_000)
+
+
+def links_of(headers: Mapping[str, str]) -> Mapping[str | None, Mapping[str, str]]:
+    """The links of an answer, by their relation."""
+    link = headers.get("link", "").encode("utf-8", "replace")
+    return httpx2.Response(200, headers={b"link": link}).links
 
 
 def _is_limit(status: int, headers: Mapping[str, str], said: str) -> bool:

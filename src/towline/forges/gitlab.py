@@ -295,6 +295,10 @@ class GitLabForge:
         return await self._publishing.default_branch(repo)
 
     @_bounded
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        return await self._publishing.find_pull(repo, head, base)
+
+    @_bounded
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
     ) -> Opened:

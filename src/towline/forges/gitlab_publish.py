@@ -43,6 +43,9 @@ class Publishing:
             raise ForgeRefused(f"the project {repo} has no default branch")
         return branch
 
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        return await self._find(repo, head, base)
+
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
     ) -> Opened:

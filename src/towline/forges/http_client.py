@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Collection, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
 import httpx2
 import orjson
 
+from towline.core.http_dates import seconds_of
 from towline.errors import Rejected
 from towline.ports.clock import Clock
 from towline.ports.forge import Allowance, ForgeRefused, ForgeUnavailable, ForgeUnreadable
@@ -155,7 +155,8 @@ class ForgeHttp:
             raise ForgeUnavailable(
                 f"{self.forge} did not answer about {about} within {self.deadline_seconds:g} s"
             ) from None
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
+            # the last two: it redirects to what is no URL
             raise ForgeUnavailable(
                 f"{self.forge} cannot be reached: {type(error).__name__}"
             ) from None
@@ -169,7 +170,11 @@ class ForgeHttp:
             if method != "GET" or not response.has_redirect_location:
                 return response
             await response.aclose()
-            url = self.same_host(url.join(response.headers["location"]))
+            try:
+                url = url.join(response.headers["location"])
+            except ValueError:
+                raise ForgeUnreadable(f"{self.forge} redirects to what is no URL") from None
+            self.same_host(url)
         raise ForgeUnreadable(f"{self.forge} redirects without end")
 
     def _keep(self, url: str, response: httpx2.Response, body: bytes) -> None:
@@ -196,8 +201,8 @@ class ForgeHttp:
         raise ForgeRefused(f"{self.forge} has no {about}, or the token does not open it ({said})")
 
     def _note_time_and_allowance(self, headers: Mapping[str, str]) -> None:
-        with contextlib.suppress(ValueError):
-            told = parsedate_to_datetime(headers.get("date", "")).timestamp()
+        told = seconds_of(headers.get("date"))
+        if told is not None:
             self._behind_us = int(told * 1_000_000) - self._clock.now_us()
         limit, left, reset = (
             headers.get(f"ratelimit-{name}", "")[:12] for name in ("limit", "remaining", "reset")
@@ -253,7 +258,7 @@ def json_of(answer: Answer, forge: str) -> Any:
 
 def message_of(body: bytes, before: str = "") -> str:
     """What the forge says about it, fit for a log line."""
-    with contextlib.suppress(ValueError, AttributeError):
+    with contextlib.suppress(ValueError, AttributeError, orjson.JSONEncodeError):
         told = orjson.loads(body)
         message = told.get("message") or told.get("error")
         if isinstance(message, dict | list):

@@ -1,7 +1,8 @@
 """Jira's issues by JQL, with their comments, read from time to time and told as webhooks are.
 
 JQL compares with minutes, and reads absolute times by the time zone of whoever asks. So it is asked
-for what changed in the last so many minutes, counted by Jira's own clock. Cloud has a search with
+for what changed in the last so many minutes, counted by Jira's own clock. An answer that was given
+so late that these were too few is not believed, and asked for again. Cloud has a search with
 tokens for its pages; Data Center has none of that, and is asked in the old way. Version 2 of the
 API has the texts of comments as text.
 
@@ -21,7 +22,7 @@ from towline.errors import Rejected
 from towline.forges.http_client import Answer, ForgeHttp, checked_token, json_of
 from towline.forges.polled import HOOK, date_of, stamp_of
 from towline.ports.clock import Clock
-from towline.ports.forge import ForgeRefused, ForgeUnreadable
+from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.ports.polling import Page, Thing
 from towline.sources import Delivery, jira, reading
 from towline.sources.reading import Object
@@ -30,6 +31,7 @@ _MINUTE_US: Final = 60 * GRAIN_US
 _SPARE_MINUTES: Final = 2
 _PER_PAGE: Final = 100
 _MOST_PAGES: Final = 50
+_MOST_TRIES: Final = 3
 _FIELDS: Final = "summary,status,issuetype,project,labels,created,updated,description"
 _API: Final = "/rest/api/2"
 
@@ -59,7 +61,9 @@ class Jira:
 
     async def ask_time(self) -> int:
         """Jira's time, by which `time_us` goes on."""
-        answer = await self._http.send("GET", f"{_API}/serverInfo", about="server's time")
+        return self._note(await self._http.send("GET", f"{_API}/serverInfo", about="server's time"))
+
+    def _note(self, answer: Answer) -> int:
         self._told = (date_of(answer.headers, "Jira"), self._clock.monotonic())
         return self._told[0]
 
@@ -77,12 +81,12 @@ class Jira:
         if self._has_tokens:
             query = asked | ({"nextPageToken": cursor} if cursor else {})
             path = f"{_API}/search/jql"
-            answer = await self._asked(path, query, also=(400, 404))
+            answer = await self._asked(path, query, also=(400,) if cursor else (400, 404))
             if answer.status != 404:
                 found = _object(answer)
                 return _listed(found, "issues"), reading.text(found, "nextPageToken")
             self._has_tokens = False
-        return await self._search_in_the_old_way(asked, int(cursor or "0"))
+        return await self._search_in_the_old_way(asked, _start_of(cursor))
 
     async def _search_in_the_old_way(
         self, asked: dict[str, str], start: int
@@ -99,6 +103,7 @@ class Jira:
         if answer.status == 400:
             said = reading.texts(_object(answer), "errorMessages")
             raise ForgeRefused(f"Jira does not understand the JQL ({''.join(said[:1])[:200]})")
+        self._note(answer)
         return answer
 
     async def comments(self, issue: str, since_us: int = 0) -> list[Object]:
@@ -143,9 +148,20 @@ class JiraPolling:
         """A cursor is for the words that were asked with."""
         self._since_us = since_us if self._since_us is None else self._since_us
         if cursor is None:
-            self._asked = recent(self._jql, since_us, self._client.time_us())
-        issues, following = await self._client.search(self._asked, cursor)
+            issues, following = await self._search(since_us)
+        else:
+            issues, following = await self._client.search(self._asked, cursor)
         return Page([self._thing(issue) for issue in issues], following)
+
+    async def _search(self, since_us: int) -> tuple[list[Object], str | None]:
+        """Until the minutes that were asked for were enough when Jira counted them."""
+        for _ in range(_MOST_TRIES):
+            asked_us = self._client.time_us()
+            self._asked = recent(self._jql, since_us, asked_us)
+            found = await self._client.search(self._asked)
+            if self._client.time_us() - asked_us <= _SPARE_MINUTES * _MINUTE_US:
+                return found
+        raise ForgeUnreadable("Jira's time runs away while it is asked")
 
     async def said(self, thing: Thing, since_us: int) -> Sequence[Delivery]:
         payload = thing.delivery.payload
@@ -203,6 +219,15 @@ def _delivery(delivery_id: str, key: str, payload: Object) -> Delivery:
         payload=payload,
         events=jira.read(payload),
     )
+
+
+def _start_of(cursor: str | None) -> int:
+    """Of a search in the old way; a token is of a search that was begun in the new one."""
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit()):
+        raise ForgeUnavailable("Jira is searched in another way by now: begin again")
+    return int(cursor)
 
 
 def _oldest_first(comments: Sequence[Object]) -> list[Object]:

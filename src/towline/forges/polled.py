@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final
 
+from towline.core.http_dates import seconds_of
 from towline.core.watermarks import GRAIN_US
 from towline.ports.forge import ForgeUnreadable
 from towline.sources import reading
@@ -18,11 +18,10 @@ HOOK: Final = "poll"
 
 def date_of(headers: Mapping[str, str], server: str) -> int:
     """The server's time, of whole seconds."""
-    try:
-        told = parsedate_to_datetime(headers.get("date", ""))
-    except ValueError:
-        raise ForgeUnreadable(f"{server}'s answer has no Date to go by") from None
-    return int(told.timestamp()) * GRAIN_US
+    told = seconds_of(headers.get("date"))
+    if told is None:
+        raise ForgeUnreadable(f"{server}'s answer has no Date to go by")
+    return int(told) * GRAIN_US
 
 
 def stamp_of(item: Object, name: str, server: str) -> int:

@@ -20,7 +20,7 @@ from towline.git.environment import IGNORED_ATTRIBUTES, scheme_of
 from towline.git.file_lock import FileLock
 from towline.git.process import Git, GitEnd, failure
 from towline.ports.forge import GitAccess
-from towline.ports.workspace import RepositoryUnavailable
+from towline.ports.workspace import BranchMoved, RepositoryUnavailable
 
 _REF: Final = "refs/heads/"
 _FETCHED: Final = "refs/towline/runs/"
@@ -179,7 +179,7 @@ def push_failure(branch: str, end: GitEnd) -> Exception:
     """A branch that moved may be pushed to after another look; a rule of the forge stands."""
     told = f"{end.said}\n{end.out.decode(errors='replace')}"
     if any(words in told for words in _MOVED):
-        return RepositoryUnavailable(f"the branch {branch} moved while it was pushed to")
+        return BranchMoved(f"the branch {branch} moved while it was pushed to")
     if "failed to update ref" in told or "Internal Server Error" in told:
         return RepositoryUnavailable(f"the forge failed to take the branch {branch}")
     return failure("push", end._replace(said=told))

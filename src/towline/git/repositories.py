@@ -22,7 +22,7 @@ from towline.git.process import Git
 from towline.git.tree_check import TreeLimits
 from towline.git.worktree import Author, Origin, Worktree
 from towline.ports.forge import GitAccess, Publisher
-from towline.ports.workspace import RepositoryUnavailable, Workspace
+from towline.ports.workspace import BranchMoved, RepositoryUnavailable, Workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class GitRepositories:
         if seen == commit:
             return None
         if branch == origin.ref and seen != tree.base_sha:
-            raise RepositoryUnavailable(f"the branch {branch} moved since it was opened")
+            raise BranchMoved(f"the branch {branch} moved since it was opened")
         if branch != origin.ref and seen is not None:
             await self._check_is_ours(tree, branch, seen)
         failed: Exception

@@ -36,7 +36,8 @@ class HttpPoster:
                 answer = await self._client.post(
                     url, content=orjson.dumps(payload), headers=headers
                 )
-        except (httpx2.HTTPError, TimeoutError) as trouble:
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TimeoutError) as trouble:
+            # InvalidURL and ValueError: it redirects to what is no URL
             raise Unavailable(f"{host} did not answer: {type(trouble).__name__}") from None
         if answer.status_code >= 500 or answer.status_code == 429:
             raise Unavailable(f"{host} answered {answer.status_code}")

@@ -17,6 +17,7 @@ from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 __all__ = [
     "MARKER",
     "Allowance",
+    "AsksAhead",
     "Done",
     "Forge",
     "ForgeRefused",
@@ -132,6 +133,15 @@ class Forge(Protocol):
     async def aclose(self) -> None: ...
 
 
+@runtime_checkable
+class AsksAhead(Protocol):
+    """What a forge offers besides, that works out conflicts only when it is asked."""
+
+    async def ask_ahead(self, refs: Sequence[PullRef]) -> int:
+        """Have it begin, in one call for many; of how many it does not know yet."""
+        ...
+
+
 class Opened(NamedTuple):
     """A pull request that is there; `created` is False if it was there before."""
 
@@ -158,6 +168,10 @@ class Publisher(Protocol):
     async def git_access(self, repo: str) -> GitAccess: ...
 
     async def default_branch(self, repo: str) -> str: ...
+
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        """What was proposed from this branch of the repository itself, whatever its state."""
+        ...
 
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()

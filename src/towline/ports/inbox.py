@@ -34,6 +34,14 @@ class Taken(NamedTuple):
     """False for a duplicate whose body differs from that of the first."""
 
 
+class Note(NamedTuple):
+    """A document to be written beside deliveries, if it still has this version."""
+
+    name: str
+    version: int
+    body: str
+
+
 class Stored(NamedTuple):
     key: str
     delivery_id: str
@@ -54,6 +62,13 @@ class Inbox(Protocol):
         """Store the delivery and queue its job, in one transaction, unless it is there already.
 
         It ends before senders lose patience."""
+        ...
+
+    async def take_all(self, arrivals: Sequence[Arrival], note: Note | None) -> list[Taken] | None:
+        """Store deliveries, queue their jobs and write the note, in one transaction.
+
+        None if somebody else has written the note's document: then nothing is stored. Each key
+        comes once."""
         ...
 
     def of_job(self, job_id: str) -> Awaitable[list[Stored]]:

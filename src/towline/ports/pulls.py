@@ -53,6 +53,8 @@ class Changed(NamedTuple):
     record: PullRecord | None
     events: Sequence[PullEvent] = ()
     """Those that were written."""
+    now_us: int = 0
+    """The store's time at the decision."""
 
 
 class Filter(NamedTuple):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
-from towline.core.fixrun import Errand, RunRecord, RunState, StageRecord
+from towline.core.fixrun import Beside, Errand, RunRecord, RunState, StageRecord
 from towline.ports.jobs import NewJob
+
+Intended: TypeAlias = Literal["written", "superseded", "beaten"]
+"""`superseded` by another attempt of the run; `beaten` by another run for the same thing."""
 
 
 class RunStore(Protocol):
@@ -17,16 +20,25 @@ class RunStore(Protocol):
 
     async def read(self, run_key: str) -> RunRecord | None: ...
 
-    async def begin(self, run_key: str, max_attempts: int, job_id: str = "") -> RunRecord | None:
+    async def begin(
+        self, run_key: str, max_attempts: int, job_id: str = "", seen: int | None = None
+    ) -> RunRecord | None:
         """Count an attempt and give it a new token; None if it may not begin.
 
         With its attempts used up it becomes blocked, by `max_attempts`. `job_id` is that of the
-        job that makes the attempt.
+        job that makes the attempt. With `seen`, the token with which the run was read, nothing
+        is done if it has another one by now: of those who saw the same run, one begins.
         """
         ...
 
     async def record(self, run_key: str, token: int, stage: StageRecord) -> bool:
         """Write down how a stage ended; False if another attempt has taken over."""
+        ...
+
+    async def intend(
+        self, run: RunRecord, token: int, stage: StageRecord, beside: Beside
+    ) -> Intended:
+        """Write down what is about to be opened, unless one beside it is not as it was seen."""
         ...
 
     async def finish(
@@ -38,11 +50,14 @@ class RunStore(Protocol):
         ...
 
     async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
-        """Let a blocked run begin anew, with fresh attempts; None if there is no such run."""
+        """Let a blocked run begin anew, with fresh attempts; None if there is no such run.
+
+        Of its stages nothing is kept but what it was about to open, which may be there.
+        """
         ...
 
-    async def proposed(self, errand: Errand, but: str) -> RunRecord | None:
-        """Of the other runs for the same thing, the one that opened a pull request last."""
+    async def beside(self, errand: Errand, but: str) -> Beside:
+        """Who else has proposed the same or was about to, and what time it is in the store."""
         ...
 
     async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:

@@ -14,6 +14,10 @@ class RepositoryUnavailable(Unavailable):
     """The repository could not be reached, or git failed for a reason that may pass."""
 
 
+class BranchMoved(RepositoryUnavailable):
+    """Somebody else has pushed to the branch meanwhile, and what was to be pushed was not."""
+
+
 class Limits(NamedTuple):
     """What a command may use. `writable` are folders besides its own that it may write to."""
 

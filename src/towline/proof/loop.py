@@ -56,33 +56,27 @@ current: ContextVar[Node] = ContextVar("node", default=WORLD)
 
 
 class SimHandle:
-    """A callback that waits for its turn."""
+    """A callback that waits for its turn; one that was cancelled has none."""
 
-    __slots__ = ("_args", "_at", "_callback", "_cancelled", "context", "node")
+    __slots__ = ("_at", "args", "callback", "context", "node")
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, at: float
     ) -> None:
-        self._callback: Callable[..., object] | None = callback
-        self._args = args
+        self.callback: Callable[..., object] | None = callback
+        self.args = args
         self._at = at
-        self._cancelled = False
         self.context = context
         self.node = context.get(current, WORLD)
 
     def cancel(self) -> None:
-        self._cancelled = True
-        self._callback, self._args = None, ()
+        self.callback, self.args = None, ()
 
     def cancelled(self) -> bool:
-        return self._cancelled
+        return self.callback is None
 
     def when(self) -> float:
         return self._at
-
-    def run(self) -> None:
-        if self._callback is not None:
-            self.context.run(self._callback, *self._args)
 
 
 class _Numbered:
@@ -104,9 +98,7 @@ class SimTask(_Numbered, asyncio.Task[Any]):
 
 
 class SimFuture(_Numbered, asyncio.Future[Any]):
-    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.number = number
-        super().__init__(loop=loop)
+    """Gets its number right after it is made: nobody asks for it before."""
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -133,7 +125,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         handle = SimHandle(
             callback, args, copy_context() if context is None else context, self._now
         )
-        self._line_up(handle)
+        queue = self._queues.get(handle.node)
+        if queue is not None:
+            queue.append(handle)
+        else:
+            self._line_up(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -145,7 +141,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> SimHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay
+        handle = SimHandle(callback, args, copy_context() if context is None else context, when)
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, handle))
+        return handle
 
     def call_at(  # type: ignore[override]
         self,
@@ -170,7 +170,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         return task
 
     def create_future(self) -> asyncio.Future[Any]:
-        return SimFuture(self._next(), self)
+        future = SimFuture(loop=self)
+        self._serial = future.number = self._serial + 1
+        return future
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
@@ -211,8 +213,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         sys.set_asyncgen_hooks(firstiter=None, finalizer=lambda _: None)  # nobody ends it
         try:
             task = self.create_task(main)
-            while not task.done():
-                self._step()
+            self._go_on_until(task.done)
             return task.result()
         finally:
             events._set_running_loop(before)
@@ -254,35 +255,37 @@ class SimLoop(asyncio.AbstractEventLoop):
         if handle.node.alive:
             self._queues.setdefault(handle.node, deque()).append(handle)
 
-    def _step(self) -> None:
-        ready = [
-            node for node, queue in self._queues.items() if queue and node.paused_until <= self._now
-        ]
-        if not ready:
-            self._let_time_pass()
-            return
-        node = ready[0] if len(ready) == 1 else self._dice.choice(ready)
-        handle = self._queues[node].popleft()
-        self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise Stuck(f"no end is in sight at {self._now:.3f} s")
-        handle.run()
+    def _go_on_until(self, over: Callable[[], bool]) -> None:
+        """One callback at a time, of whichever node the dice name; this is where a play is."""
+        queues, choice = self._queues, self._dice.choice
+        while not over():
+            now = self._now
+            ready = [queue for node, queue in queues.items() if queue and node.paused_until <= now]
+            if not ready:
+                self._let_time_pass()
+                continue
+            handle = (ready[0] if len(ready) == 1 else choice(ready)).popleft()
+            self.steps += 1
+            if self.steps > _MOST_STEPS:
+                raise Stuck(f"no end is in sight at {now:.3f} s")
+            callback = handle.callback
+            if callback is not None:
+                handle.context.run(callback, *handle.args)
 
     def _let_time_pass(self) -> None:
         """To the next timer, or to the end of a pause."""
         ends = [node.paused_until for node, queue in self._queues.items() if queue]
-        while self._timers and (
-            self._timers[0][2].cancelled() or not self._timers[0][2].node.alive
-        ):
-            heapq.heappop(self._timers)
-        if self._timers:
-            ends.append(self._timers[0][0])
+        timers, pop = self._timers, heapq.heappop
+        while timers and (timers[0][2].callback is None or not timers[0][2].node.alive):
+            pop(timers)
+        if timers:
+            ends.append(timers[0][0])
         if not ends:
             raise Stuck(f"nothing is left to do at {self._now:.3f} s")
-        self._now = max(self._now, min(ends))
-        while self._timers and self._timers[0][0] <= self._now:
-            _, _, handle = heapq.heappop(self._timers)
-            if not handle.cancelled():
+        now = self._now = max(self._now, min(ends))
+        while timers and timers[0][0] <= now:
+            handle = pop(timers)[2]
+            if handle.callback is not None:
                 self._line_up(handle)
 
 

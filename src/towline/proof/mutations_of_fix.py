@@ -7,24 +7,28 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from towline.coordination.lease import Lease
-from towline.core.fixrun import RunRecord
+from towline.core.fixrun import Beside, Errand, RunRecord
 from towline.errors import Transient
 from towline.flow import fix_plan as plan
 from towline.flow import publish, work
 from towline.flow.fix import FixHandler
 from towline.flow.fix_stages import Attempt, StageEnd
-from towline.flow.publish import Publishing
+from towline.flow.publish import Looked, Publishing
 from towline.forges import github_publish
 from towline.git.repositories import GitRepositories
 from towline.git.worktree import Worktree
+from towline.ports.runs import RunStore
 from towline.ports.workspace import Workspace
 from towline.proof.mutations import Mutation, instead, sql
 from towline.store import run_statements as q
+from towline.store.runs import SqlRuns
 
 _OURS = "AND towline_runs.token = b.token"
 _LIVE = "towline_runs.state IN ('waiting', 'running')"
+_SEEN = "AND (b.seen IS NULL OR towline_runs.token = b.seen)"
 _stage = FixHandler._stage
 _gated = FixHandler._gated
+_beside = SqlRuns.beside
 
 
 async def _push_without_lock(
@@ -39,8 +43,12 @@ async def _ours_anyway(self: Publishing, attempt: Attempt) -> RunRecord:
     return attempt.run
 
 
-async def _no_twin(*_: Any) -> None:
-    return None
+async def _looks_at_nobody(runs: RunStore, _: Any, __: Any, attempt: Attempt) -> Looked:
+    return Looked(await runs.beside(attempt.run.errand, attempt.run.run_key))
+
+
+async def _writes_nothing_down(self: SqlRuns, *_: Any) -> str:
+    return "written"
 
 
 async def _found_nothing(self: Any, repo: str, head: str, base: str) -> None:
@@ -49,6 +57,11 @@ async def _found_nothing(self: Any, repo: str, head: str, base: str) -> None:
 
 async def _never_cool(self: FixHandler, run: Any, job: Any, policy: Any) -> int:
     return 0
+
+
+async def _beside_by_the_own_clock(self: SqlRuns, errand: Errand, but: str) -> Beside:
+    seen = await _beside(self, errand, but)
+    return seen._replace(now_us=self._database.clock.now_us())
 
 
 async def _refused_is_trouble(
@@ -76,6 +89,8 @@ async def _propose_beside_others(self: Publishing, attempt: Attempt) -> StageEnd
 async def _not_held(*_: Any, **__: Any) -> AsyncIterator[None]:
     yield
 
+
+_NOT_COMPARED: Final = [instead(Beside, "marks", property(lambda self: frozenset()))]
 
 MUTATIONS: Final = (
     Mutation(
@@ -150,7 +165,8 @@ MUTATIONS: Final = (
         "twin-is-not-looked-for",
         "what is proposed and undecided is not proposed again",
         "fix",
-        [instead(publish, "open_twin", _no_twin), instead(plan, "open_twin", _no_twin),
+        [instead(publish, "look_beside", _looks_at_nobody),
+         instead(plan, "look_beside", _looks_at_nobody),
          instead(FixHandler, "_cooling", _never_cool)],
     ),
     Mutation(
@@ -171,6 +187,30 @@ MUTATIONS: Final = (
         "propose-beside-others",
         "what two runs are for is proposed by one of them at a time",
         "fix",
-        [instead(Publishing, "run", _propose_beside_others)],
+        [instead(Publishing, "run", _propose_beside_others), *_NOT_COMPARED],
+    ),
+    Mutation(
+        "opening-not-written-down",
+        "before a pull request is opened, it is written down that it will be",
+        "fix",
+        [instead(SqlRuns, "intend", _writes_nothing_down)],
+    ),
+    Mutation(
+        "openings-of-others-not-seen",
+        "what another run was about to open is looked for",
+        "fix",
+        [sql(q.BESIDE, "OR EXISTS (", "OR 1 = 0 AND EXISTS (")],
+    ),
+    Mutation(
+        "begun-by-two-jobs",
+        "of two jobs that saw the same run one begins",
+        "fix",
+        [sql(q.BEGIN, _SEEN, ""), sql(q.USE_UP, _SEEN, "")],
+    ),
+    Mutation(
+        "cooldown-by-the-own-clock",
+        "the store's times are compared with the store's clock",
+        "fix",
+        [instead(SqlRuns, "beside", _beside_by_the_own_clock)],
     ),
 )  # fmt: skip

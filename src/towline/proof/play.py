@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import random
@@ -41,6 +42,9 @@ SCENES: Final[tuple[type[Scene], ...]] = (
     FixScene,
 )
 """Which of them is played follows from the seed."""
+_YOUNG_OBJECTS: Final = 50_000
+_PLAYS_BETWEEN_COLLECTIONS: Final = 25
+_plays = itertools.count(1)
 
 
 class Played(NamedTuple):
@@ -61,7 +65,7 @@ def play(seed: int, *, only: Collection[str] | None = None, trace: bool = False)
     make = SCENES[seed % len(SCENES)]
     logging.disable(logging.CRITICAL)
     try:
-        with loaded_dice(seed):
+        with loaded_dice(seed), rare_collections():
             stage = Stage(seed, longest_pause=make.longest_pause, only=only, keep_lines=trace)
             _play(stage, make)
             stage.loop.bury()
@@ -90,6 +94,19 @@ def _play(stage: Stage, make: type[Scene]) -> None:
         stage.violation(str(stuck))
     if stage.loop.failure is not None:
         stage.violation(f"{type(stage.loop.failure).__name__}: {stage.loop.failure}")
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """There is little to find before a play ends, and what it leaves can wait for a few more."""
+    if next(_plays) % _PLAYS_BETWEEN_COLLECTIONS == 0:
+        gc.collect()
+    before = gc.get_threshold()
+    gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -37,14 +37,19 @@ class SimRedis:
             "documents": memory.MemoryDocuments(self.clock),
         }
         self._replica = self._copy()
+        self.touched = False
+        """Whether anybody called since the replica was up to date."""
 
     def replicate(self) -> None:
-        self._replica = self._copy()
+        if self.touched:
+            self._replica = self._copy()
+            self.touched = False
 
     def fail_over(self) -> None:
         """The replica takes over; what it had not heard of never happened."""
         self.state = self._replica
         self._replica = self._copy()
+        self.touched = False
 
     def _copy(self) -> dict[str, Any]:
         return copy.deepcopy(self.state, {id(self.clock): self.clock})
@@ -61,6 +66,7 @@ class _Remote:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any) -> Any:
             def there() -> Any:
+                self._server.touched = True
                 return getattr(self._server.state[self._part], name)(*args)
 
             return await self._wire.call(name, there)

@@ -6,7 +6,9 @@ transaction happens at one moment; a watcher looks at what it wrote before anybo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from towline.errors import Rejected
@@ -21,7 +23,10 @@ from towline.store.sqlite_thread import Run, run_statement
 
 START_US = 1_700_000_000_000_000
 T = TypeVar("T")
+_WRITTEN = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM) (towline_\w+)")
 _fresh: Any = None
+_idle: list[Any] = []
+"""Databases of plays that are over, as empty as new ones. Their statements are prepared."""
 
 
 class SimClock:
@@ -42,9 +47,25 @@ class SimClock:
 
 
 class Watcher(Protocol):
+    """One with `tables` looks only when something has changed in one of them.
+
+    What may become untrue by time alone goes into `time_passed`, which is called at each commit.
+    """
+
     def committed(self, db: Any, names: Sequence[str]) -> None:
         """Look at what a transaction wrote; `names` are those of its statements."""
         ...
+
+
+class Single:
+    """One statement; over one row it is a transaction by itself."""
+
+    def __init__(self, statement: Statement, rows: Sequence[Row]) -> None:
+        self._statement = statement
+        self.rows = rows
+
+    def __call__(self, run: Run) -> list[Row]:
+        return run(self._statement, self.rows)
 
 
 class SimServer:
@@ -58,28 +79,47 @@ class SimServer:
         self.commits = 0
 
     def transact(self, work: Callable[[Run], T]) -> T:
-        names: list[str] = []
+        """It begins with its first write: until then nobody can come between its reads."""
+        written: list[Statement] = []
+        db, clock = self.db, self.clock
+        changes = db.total_changes
+        alone = isinstance(work, Single) and len(work.rows) == 1
 
         def run(statement: Statement, rows: Sequence[Row]) -> list[Row]:
             if statement.writes:
-                names.append(statement.name)
-            return run_statement(self.db, self.clock, statement, rows)
+                if not written and not alone:
+                    db.execute("BEGIN")
+                written.append(statement)
+            return run_statement(db, clock, statement, rows)
 
-        self.db.execute("BEGIN IMMEDIATE")
         try:
             done = work(run)
         except BaseException:
-            self.db.execute("ROLLBACK")
+            if written and not alone:
+                db.execute("ROLLBACK")
             raise
-        self.db.execute("COMMIT")
-        if names:
+        if written:
+            if not alone:
+                db.execute("COMMIT")
             self.commits += 1
-            for watcher in self.watchers:
-                watcher.committed(self.db, names)
+            self._tell_watchers(written, changed=db.total_changes != changes)
         return done
 
+    def _tell_watchers(self, written: Sequence[Statement], changed: bool) -> None:
+        names = [statement.name for statement in written]
+        touched: set[str] = set()
+        for statement in written if changed else ():
+            touched |= _tables_of(statement.text)
+        for watcher in self.watchers:
+            time_passed = getattr(watcher, "time_passed", None)
+            if time_passed is not None:
+                time_passed()
+            tables: frozenset[str] | None = getattr(watcher, "tables", None)
+            if tables is None or not tables.isdisjoint(touched):
+                watcher.committed(self.db, names)
+
     def close(self) -> None:
-        self.db.close()
+        _leave_empty(self.db)
 
 
 class SimDatabase:
@@ -105,7 +145,7 @@ class SimDatabase:
         return newest()
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
-        return await self._call(statement.name, lambda run: run(statement, rows))
+        return await self._call(statement.name, Single(statement, rows))
 
     async def run_all(self, steps: Sequence[Step]) -> list[list[Row]]:
         return await self._call(steps[0][0].name, lambda run: [run(*step) for step in steps])
@@ -128,15 +168,40 @@ def _name_of(script: Callable[[], Script[Any]]) -> str:
     return names[0] if names else script.__qualname__.split(".")[-2]
 
 
+@cache
+def _tables_of(text: str) -> frozenset[str]:
+    """Those that a statement writes to."""
+    return frozenset(_WRITTEN.findall(text))
+
+
 def _empty_database() -> Any:
-    """Made once, and copied for each play."""
+    """Made once, and copied where there is none that a play before has left."""
     global _fresh
+    if _idle:
+        return _idle.pop()
     if _fresh is None:
         _fresh = _connected()
         upgrade_sqlite_connection(_fresh)
     db = _connected()
     _fresh.backup(db)
     return db
+
+
+def _leave_empty(db: Any) -> None:
+    """For the next play, which has to find it as if it were new."""
+    for table, rows in _first_rows():
+        db.execute(f"DELETE FROM {table}")
+        if rows:
+            places = ",".join("?" * len(rows[0]))
+            db.executemany(f"INSERT INTO {table} VALUES ({places})", rows)
+    _idle.append(db)
+
+
+@cache
+def _first_rows() -> list[tuple[str, list[Row]]]:
+    """What a database without a past holds, by table."""
+    listed = _fresh.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return [(name, _fresh.execute(f"SELECT * FROM {name}").fetchall()) for (name,) in listed]
 
 
 def _connected() -> Any:

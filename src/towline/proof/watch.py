@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from towline.proof.bodies import Bodies
@@ -18,10 +19,13 @@ class _Record(NamedTuple):
     attempts: int
     response: str | None
     expires_us: int
+    holder: str
 
 
 class RecordWatch:
     """Idempotency records: tokens only grow, what is completed stays, attempts are bounded."""
+
+    tables = frozenset({"towline_records"})
 
     def __init__(self, stage: Stage, max_attempts: int) -> None:
         self._stage = stage
@@ -30,7 +34,7 @@ class RecordWatch:
 
     def committed(self, db: Any, names: Sequence[str]) -> None:
         rows = db.execute(
-            "SELECT key, status, token, attempts, response, expires_us FROM towline_records"
+            "SELECT key, status, token, attempts, response, expires_us, holder FROM towline_records"
         ).fetchall()
         for key, *fields in rows:
             record = _Record(*fields)
@@ -43,8 +47,19 @@ class RecordWatch:
         record = self._known.get(key)
         return record.response if record is not None else None
 
+    def status_of(self, key: str) -> str | None:
+        record = self._known.get(key)
+        return record.status if record is not None else None
+
+    def is_held_by(self, key: str, process_id: str) -> bool:
+        record = self._known.get(key)
+        held = record is not None and record.status == "processing"
+        return held and record is not None and record.holder.startswith(f"{process_id}:")
+
     def _changed(self, key: str, before: _Record, after: _Record) -> None:
         expect = self._stage.expect
+        given_back = after.status == "failed" and after.attempts < before.attempts - 1
+        expect(not given_back, f"{key} had {before.attempts} attempts, and has {after.attempts}")
         expect(after.token >= before.token, f"the token of {key} went back to {after.token}")
         expect(after.attempts <= self._most, f"{key} has {after.attempts} attempts")
         now = self._stage.server.clock.now_us()
@@ -55,47 +70,18 @@ class RecordWatch:
             expect(same, f"{key} was {before.status} and is {after.status}: {after.response}")
 
 
-class LeaseWatch:
-    """Leases: a token that was granted is never granted again."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._known: dict[str, tuple[int, str]] = {}
-
-    def committed(self, db: Any, names: Sequence[str]) -> None:
-        for name, token, holder in db.execute("SELECT name, token, holder FROM towline_leases"):
-            before, held_by = self._known.get(name, (0, ""))
-            self._stage.expect(token >= before, f"the token of {name} went back to {token}")
-            if token == before and holder and held_by:
-                self._stage.expect(holder == held_by, f"{name}: two holders of token {token}")
-            self._known[name] = (token, holder or held_by)
-
-
-class SlotWatch:
-    """Slots: never more live holders than there may be."""
-
-    def __init__(self, stage: Stage, limit: int) -> None:
-        self._stage = stage
-        self._limit = limit
-
-    def committed(self, db: Any, names: Sequence[str]) -> None:
-        now = self._stage.server.clock.now_us()
-        live = db.execute(
-            "SELECT name, count(*) FROM towline_slots WHERE expires_us > ? GROUP BY name", (now,)
-        )
-        for name, count in live:
-            self._stage.expect(count <= self._limit, f"{count} hold slots of {name}")
-
-
 class _Job(NamedTuple):
     state: str
     token: int
     attempts: int
     repo: str | None
+    lease_us: int | None
 
 
 class JobWatch:
     """Jobs: what has ended stays, tokens only grow, attempts and slots are bounded."""
+
+    tables = frozenset({"towline_jobs"})
 
     def __init__(
         self, stage: Stage, max_attempts: int, repo_limit: int, bodies: Bodies | None = None
@@ -109,7 +95,9 @@ class JobWatch:
 
     def committed(self, db: Any, names: Sequence[str]) -> None:
         running: Counter[str] = Counter()
-        rows = db.execute("SELECT id, state, token, attempts, repo FROM towline_jobs").fetchall()
+        rows = db.execute(
+            "SELECT id, state, token, attempts, repo, lease_expires_us FROM towline_jobs"
+        ).fetchall()
         for job_id, *fields in rows:
             job = _Job(*fields)
             if job.state == "running" and job.repo is not None:
@@ -136,6 +124,13 @@ class JobWatch:
             expect(after.token == before.token, f"{name} was settled by another token")
             self._nobody_works_on(job_id, after.state)
 
+    def time_passed(self) -> None:
+        """Work ends before its lease does, also if nobody has taken the job back yet."""
+        now = self._stage.server.clock.now_us()
+        for job_id, job in self.known.items():
+            if job.state == "running" and (job.lease_us or now) < now:
+                self._nobody_works_on(job_id, "past its lease")
+
     def _nobody_works_on(self, job_id: str, state: str) -> None:
         if self._bodies is not None and not self._stage.jumped:
             busy = self._bodies.at_work_on(job_id[-6:])
@@ -145,6 +140,8 @@ class JobWatch:
 class DeliveryWatch:
     """Deliveries: none is lost, and none changes the job that it was given."""
 
+    tables = frozenset({"towline_deliveries"})
+
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.job_of: dict[str, str] = {}
@@ -153,7 +150,39 @@ class DeliveryWatch:
         rows = db.execute("SELECT key, job_id FROM towline_deliveries").fetchall()
         found = dict(rows)
         for key, job_id in self.job_of.items():
-            same = found.get(key) == job_id
-            self._stage.expect(same, f"{key} had job {job_id} and has {found.get(key)}")
+            if found.get(key) != job_id:
+                self._stage.violation(f"{key} had job {job_id} and has {found.get(key)}")
         self._stage.expect(len(found) == len(rows), "a key was stored twice")
         self.job_of = found
+
+
+class ScheduleWatch:
+    """Schedules: the next run moves on only when the tick that was due is stored, once."""
+
+    tables = frozenset({"towline_schedules"})
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self._stage = stage
+        self._prefix = f"scheduler:{name}:"
+        self._name = name
+        self._next_us: int | None = None
+
+    def committed(self, db: Any, names: Sequence[str]) -> None:
+        if not {"plan schedule", "add schedule"} & set(names):
+            return
+        query = "SELECT next_run_us FROM towline_schedules WHERE name = ?"
+        for (next_us,) in db.execute(query, (self._name,)).fetchall():
+            before_us, self._next_us = self._next_us, next_us
+            if before_us is not None and next_us != before_us:
+                self._moved(db, before_us, next_us)
+
+    def _moved(self, db: Any, before_us: int, next_us: int) -> None:
+        query = "SELECT key FROM towline_deliveries WHERE key LIKE ?"
+        stored = [row[0] for row in db.execute(query, (f"{self._prefix}%",))]
+        ticks = [_time_us(key.removeprefix(self._prefix)) for key in stored]
+        due = [at_us for at_us in ticks if before_us <= at_us < next_us]
+        self._stage.expect(len(due) == 1, f"{len(due)} ticks are stored for one that was due")
+
+
+def _time_us(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * 1_000_000

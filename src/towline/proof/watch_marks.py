@@ -11,6 +11,8 @@ from towline.proof.stage import Stage
 
 
 class MarkWatch:
+    tables = frozenset({"towline_deliveries", "towline_documents"})
+
     def __init__(self, stage: Stage, forge: Forge, place: str) -> None:
         self._stage = stage
         self._forge = forge

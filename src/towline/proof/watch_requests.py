@@ -46,6 +46,8 @@ class _Request(NamedTuple):
 class RequestWatch:
     """One job for a key in its time, one end for a job, and no more of them than there may be."""
 
+    tables = frozenset({"towline_requests", "towline_jobs"})
+
     def __init__(self, stage: Stage, keep: Keep, bounds: Bounds) -> None:
         self._stage = stage
         self._keep = keep
@@ -145,9 +147,10 @@ class RequestWatch:
 
     def _compare(self, requests: dict[str, _Request], names: Sequence[str]) -> None:
         for request_id, request in requests.items():
-            job_id = self.job_of.setdefault(request_id, request.job_id)
-            self._stage.expect(job_id == request.job_id, f"{request_id} has another job")
-            self._stage.expect(request.job_id in self.jobs, f"{request_id} has no job")
+            if self.job_of.setdefault(request_id, request.job_id) != request.job_id:
+                self._stage.violation(f"{request_id} has another job")
+            if request.job_id not in self.jobs:
+                self._stage.violation(f"{request_id} has no job")
         for request_id in self._requests.keys() - requests.keys():
             self._gone(self._requests[request_id], names)
         places = [(one.client, one.key) for one in requests.values() if one.key is not None]

@@ -7,6 +7,7 @@ are. That is how a failing seed is shrunk to the few faults that matter.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -38,6 +39,7 @@ _ONLY_ANSWERS: Final[Mapping[Kind, int]] = {"reply lost": 1}
 _ANSWERS_LOST: Final = 0.2
 _AT_WORK: Final = (0.0, 0.1, 0.4, 0.8)
 _MOST_CRASHES: Final = 8
+_THREE: Final = struct.Struct(">III")
 
 
 class Fault(NamedTuple):
@@ -82,9 +84,12 @@ class Weather:
             return None
         if self._one_sided:
             kinds = _ONLY_ANSWERS
+        likely = self._chance(place)
+        if not likely:
+            return None
         name = f"{node.name}/{place}/{self._visits[visit]}"
         chance, which, how_long = self._rolls(name)
-        if chance >= self._chance(place):
+        if chance >= likely:
             return None
         kind = _weighed(kinds, which)
         if kind.startswith("crash") and self._crashes >= _MOST_CRASHES:
@@ -141,10 +146,8 @@ class Weather:
 
     def _rolls(self, name: str) -> tuple[float, float, float]:
         digest = hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=12).digest()
-        first, second, third = (
-            int.from_bytes(digest[place : place + 4], "big") / 2**32 for place in (0, 4, 8)
-        )
-        return first, second, third
+        first, second, third = _THREE.unpack(digest)
+        return first / 2**32, second / 2**32, third / 2**32
 
 
 def _weighed(kinds: Mapping[Kind, int], roll: float) -> Kind:

@@ -56,7 +56,8 @@ class Wire:
         fault = self._weather.at(node, f"{self.part.name} {place}")
         if fault is None:
             await asyncio.sleep(_FASTEST)
-            return await _done(work())
+            done = work()
+            return await done if hasattr(done, "__await__") else done
         self._tell(node, f"{self.part.name} {place}: {fault.kind} {fault.seconds:.3f}")
         return await self._with(fault, place, work)
 
@@ -102,7 +103,7 @@ class Wire:
 
 async def _done(work: Awaitable[T] | T) -> T:
     """Whatever it is, it happens without anybody else in between."""
-    if isinstance(work, Awaitable):
+    if hasattr(work, "__await__"):
         return await work
     return work
 

@@ -35,6 +35,13 @@ class WorldPublishing(ABC):
         except WorldRefusal as refusal:
             raise ForgeRefused(f"there is no repository {repo}") from refusal
 
+    async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
+        self._read("find_pull")
+        pull = self._open(repo, head, base)
+        if pull is None:
+            return None
+        return Opened(pull.number, f"{self._root}/{repo}/pull/{pull.number}", created=False)
+
     async def open_pull(
         self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
     ) -> Opened:

@@ -20,6 +20,7 @@ from towline.sources.signature import authenticate, check_slack
 SOURCE: Final = "slack"
 SLASH_COMMAND: Final = "slash_command"
 
+_EVENT: Final = "event_callback"
 _LONGEST_TEXT: Final = 4000
 _RESPONSE_HOSTS: Final = ("https://hooks.slack.com/", "https://hooks.slack-gov.com/")
 _MENTION: Final = re.compile(r"\s*<@[^>]{1,64}>\s*")
@@ -75,7 +76,7 @@ def _from_json(body: bytes, payload: Object) -> Delivery:
     if kind == "url_verification":
         return _verification(body, payload)
     team = _team(payload) or "unknown"
-    if kind == "event_callback":
+    if kind == _EVENT:
         event = reading.inner(payload, "event")
         event_id = reading.ident(payload, "event_id") or reading.body_hash(body)
         name = reading.text(event, "type", reading.LONGEST_ID) or kind
@@ -88,7 +89,9 @@ def read(payload: Object) -> tuple[Event, ...]:
     """A mention of our app is a command as well; what bots write is not, lest they loop."""
     event = reading.inner(payload, "event")
     user = reading.ident(event, "user")
-    if event.get("type") != "app_mention" or user is None or event.get("bot_id"):
+    if payload.get("type") != _EVENT or event.get("type") != "app_mention":
+        return ()
+    if user is None or event.get("bot_id"):
         return ()
     said = reading.prose(event, "text", _LONGEST_TEXT)
     mention = _MENTION.match(said)

@@ -29,6 +29,8 @@ def unpacked(kept: bytes | None) -> bytes | None:
     if kept is None:
         return None
     try:
+        if zstandard.frame_content_size(kept) > _LARGEST:  # room is made for what it says
+            return None
         return _tools.decompress(kept, max_output_size=_LARGEST)
     except zstandard.ZstdError:
         return None

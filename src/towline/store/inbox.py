@@ -17,9 +17,10 @@ from operator import itemgetter
 import orjson
 
 from towline.core.throttle import Rate, verdict
-from towline.ports.inbox import Arrival, Stored, Taken
+from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
+from towline.store.document_statements import noting
 from towline.store.inbox_at_once import TAKE, rows_at_once
 from towline.store.job_statements import ENQUEUE_SILENTLY
 from towline.store.rate_statements import EXCESS, HIT_SILENTLY, PACED
@@ -182,6 +183,19 @@ class SqlInbox:
             await self._database.run(THROTTLED, late)
         return [_told_at_once(one, found[one.key]) for one in arrivals]
 
+    async def take_all(self, arrivals: Sequence[Arrival], note: Note | None) -> list[Taken] | None:
+        taking = _taking_at_once if self._database.far else _taking
+
+        def script() -> Script[list[Taken] | None]:
+            if note is not None and not (yield from noting(note)):
+                return None
+            if not arrivals:
+                return []
+            taken = yield from taking(arrivals, self._rate)
+            return [taken[arrival.key] for arrival in arrivals]
+
+        return await self._database.transact(script)
+
     def of_job(self, job_id: str) -> Awaitable[list[Stored]]:
         return self._lookups.submit(job_id)
 
@@ -217,6 +231,15 @@ def _stored(row: Row) -> Stored:
 def _told_at_once(arrival: Arrival, row: Row) -> Taken:
     _, job_id, first_body, copies, delay_us = row
     return _repeated(arrival, job_id, first_body) if copies else _told(job_id, delay_us)
+
+
+def _taking_at_once(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
+    rows = yield TAKE, rows_at_once(arrivals, _MOST_PASSENGERS, rate)
+    found = {row[0]: row for row in rows}
+    late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
+    if late:
+        yield THROTTLED, late
+    return {one.key: _told_at_once(one, found[one.key]) for one in arrivals}
 
 
 def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:

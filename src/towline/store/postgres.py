@@ -43,7 +43,7 @@ _SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-_PLAN_SECONDS = 15.0
+_PLAN_SECONDS = 15
 """How long a plan may be used: one made for an empty queue reads a long one whole for each job."""
 
 
@@ -58,7 +58,7 @@ class Postgres:
         clock: Clock,
         timeout: float = 5.0,
         pool_size: int = 8,
-        plan_seconds: float = _PLAN_SECONDS,
+        plan_seconds: int = _PLAN_SECONDS,
     ) -> None:
         parts = urlsplit(url)
         if not parts.hostname and not parts.query:
@@ -92,8 +92,8 @@ class Postgres:
         if not current:
             try:
                 await upgrade_postgres(self._dial_without_limits)
-            except TimeoutError as error:
-                raise self._translate(error) from error
+            except Exception as error:
+                raise self._translate(_root_of(error)) from error
         self._prepared = True
 
     async def version(self) -> str | None:
@@ -149,8 +149,10 @@ class Postgres:
             connection = await self._lend()
             try:
                 yield connection
-            except BaseException:
+            except BaseException as error:
                 self._throw_away(connection)
+                if isinstance(error, Exception):
+                    raise self._translate(error) from error
                 raise
             self._keep(connection)
 
@@ -282,6 +284,13 @@ class Postgres:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=1)
         await asyncio.sleep(0)  # the sockets of connections that were cut off close by then
+
+
+def _root_of(error: Exception) -> Exception:
+    """What the driver raised, below SQLAlchemy's wrappings."""
+    while isinstance(error.__cause__, Exception) and error.__cause__ is not error:
+        error = error.__cause__
+    return error
 
 
 # Two claims of one slot meet in its unique index; whoever comes second looks again.

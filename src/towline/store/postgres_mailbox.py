@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from towline.errors import TowlineError
 from towline.store.mailbox import LocalMailbox
 
 _RETRY_SECONDS = 1.0
@@ -40,7 +39,7 @@ class PostgresMailbox(LocalMailbox):
         while True:
             try:
                 await self._listen_until_gone(await self._dial())
-            except (TowlineError, OSError) as error:
+            except Exception as error:  # also the driver's own, when it is cut off at once
                 _log.debug("listening failed: %s", error)
             await asyncio.sleep(_RETRY_SECONDS)
 

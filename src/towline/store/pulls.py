@@ -156,12 +156,13 @@ def _changing(ref: PullRef, decide: Decide) -> Script[tuple[Changed, list[str]]]
         record = _record(row)
         change = decide(record, row[0])
         if change is None or (change.record == record and not change.events and not change.jobs):
-            return Changed(False, record), []
+            return Changed(False, record, now_us=row[0]), []
         if change.events and (yield q.KNOWN_EVENT, [(*ref[1:], change.events[0].key)]):
-            return Changed(False, record), []
+            return Changed(False, record, now_us=row[0]), []
         last_event = row[1 + _LAST_EVENT] or 0
         written = yield from _writing(record, change, last_event)
         if written is not None:
+            written = written._replace(now_us=row[0])
             return written, [job.id for job in change.jobs if job.queue == OWN_QUEUE]
     raise Transient(f"{ref} is changed by too many at once")
 

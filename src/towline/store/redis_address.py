@@ -74,7 +74,7 @@ def _database(path: str) -> int:
     name = path.strip("/")
     if not name:
         return 0
-    if not (name.isascii() and name.isdigit()):
+    if not (name.isascii() and name.isdigit() and len(name) < 10):
         raise Rejected(f"the path of a Redis URL is the number of a database; its form is {_FORM}")
     return int(name)
 
@@ -83,6 +83,6 @@ def _evicting(query: str) -> bool:
     allowed = False
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name != "allow_eviction" or value not in _SWITCHES:
-            raise Rejected(f"a Redis URL knows one option, allow_eviction=1, not {name!r}")
+            raise Rejected(f"a Redis URL knows one option, allow_eviction=1, not {name[:50]!r}")
         allowed = _SWITCHES[value]
     return allowed

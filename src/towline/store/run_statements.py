@@ -18,6 +18,8 @@ _CHANGED = ", ".join(f"towline_runs.{column}" for column in RECORD)
 _OURS = "towline_runs.run_key = b.run_key AND towline_runs.token = b.token"
 _LIVE = "towline_runs.state IN ('waiting', 'running')"
 _HELD = {"run_key": "text", "token": "bigint"}
+_SEEN = "(b.seen IS NULL OR towline_runs.token = b.seen)"
+_TO_BE_OPENED = "s.stage = 'PR' AND s.output <> '{{}}'"
 
 CREATE = Statement(
     "create run",
@@ -65,12 +67,13 @@ _STAGE: Final = {
 }  # fmt: skip
 
 
-def _stages(name: str, columns: str) -> Statement:
+def _stages(name: str, columns: str, which: str = "true") -> Statement:
     return Statement(
         name,
         {"run_key": "text"},
         f"""
         SELECT s.run_key, {columns} FROM b JOIN towline_run_stages s ON s.run_key = b.run_key
+        WHERE {which}
         ORDER BY s.run_key, s.attempt
         """,
         writes=False,
@@ -78,6 +81,9 @@ def _stages(name: str, columns: str) -> Statement:
 
 
 STAGES = _stages("stages of a run", ", ".join(f"s.{name}" for name in _STAGE))
+OPENINGS = _stages(
+    "what runs were to open", ", ".join(f"s.{name}" for name in _STAGE), _TO_BE_OPENED
+)
 STAGES_IN_SHORT = _stages(
     "stages in short",
     ", ".join(
@@ -87,11 +93,11 @@ STAGES_IN_SHORT = _stages(
 
 BEGIN = Statement(
     "begin attempt",
-    {"run_key": "text", "most": "bigint", "job": "text"},
+    {"run_key": "text", "most": "bigint", "job": "text", "seen": "bigint"},
     f"""
     UPDATE towline_runs SET state = 'running', attempt_count = attempt_count + 1,
       token = {{epoch}}, last_attempt_us = {{now}}, last_job = b.job, updated_us = {{now}}
-    FROM b WHERE towline_runs.run_key = b.run_key AND {_LIVE}
+    FROM b WHERE towline_runs.run_key = b.run_key AND {_LIVE} AND {_SEEN}
       AND towline_runs.attempt_count < b.most
     RETURNING {_CHANGED}
     """,
@@ -99,11 +105,11 @@ BEGIN = Statement(
 
 USE_UP = Statement(
     "use up attempts",
-    {"run_key": "text", "most": "bigint"},
+    {"run_key": "text", "most": "bigint", "seen": "bigint"},
     f"""
     UPDATE towline_runs SET state = 'blocked', blocked_reason = 'max_attempts',
       token = {{epoch}}, updated_us = {{now}}
-    FROM b WHERE towline_runs.run_key = b.run_key AND {_LIVE}
+    FROM b WHERE towline_runs.run_key = b.run_key AND {_LIVE} AND {_SEEN}
       AND towline_runs.attempt_count >= b.most
     RETURNING towline_runs.run_key
     """,
@@ -117,6 +123,18 @@ TOUCH = Statement(
     RETURNING towline_runs.run_key
     """,
 )
+
+HOLD_SUBJECT = Statement(
+    "hold subject",
+    {"repo": "text", "subject": "text"},
+    """
+    UPDATE towline_runs SET updated_us = towline_runs.updated_us FROM b
+    WHERE towline_runs.run_id = (
+      SELECT min(r.run_id) FROM towline_runs r WHERE r.repo = b.repo AND r.subject = b.subject)
+    RETURNING towline_runs.run_key
+    """,
+)
+"""Its oldest run stands for it: who looks at all of them and writes then does so alone."""
 
 WRITE_STAGE = Statement(
     "write stage",
@@ -171,13 +189,15 @@ FORGET_STAGES = Statement(
     "DELETE FROM towline_run_stages WHERE run_key IN (SELECT b.run_key FROM b) RETURNING stage",
 )
 
-PROPOSED = Statement(
-    "newest proposal",
-    {"subject": "text", "but": "text"},
+BESIDE = Statement(
+    "runs beside",
+    {"repo": "text", "subject": "text", "but": "text", "most": "bigint"},
     f"""
-    SELECT {_ALL} FROM b JOIN towline_runs r ON r.subject = b.subject
-    WHERE r.last_pr_created_us IS NOT NULL AND r.run_key <> b.but
-    ORDER BY r.last_pr_created_us DESC LIMIT 1
+    SELECT {{now}}, {_ALL} FROM b LEFT JOIN towline_runs r
+      ON r.repo = b.repo AND r.subject = b.subject AND r.run_key <> b.but
+      AND (r.last_pr_created_us IS NOT NULL OR EXISTS (
+        SELECT 1 FROM towline_run_stages s WHERE s.run_key = r.run_key AND {_TO_BE_OPENED}))
+    ORDER BY coalesce(r.last_pr_created_us, r.updated_us) DESC LIMIT (SELECT most FROM b)
     """,
     writes=False,
 )

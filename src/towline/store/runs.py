@@ -11,7 +11,9 @@ import orjson
 
 from towline.core.fixrun import (
     STAGES,
+    TO_BE_OPENED,
     Advisory,
+    Beside,
     Errand,
     RunRecord,
     RunState,
@@ -21,6 +23,7 @@ from towline.core.fixrun import (
 )
 from towline.core.ids import ordered_uuid
 from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
+from towline.ports.runs import Intended
 from towline.store import run_statements as q
 from towline.store.job_statements import ENQUEUE
 from towline.store.sql import Database, Row, Script
@@ -28,6 +31,7 @@ from towline.store.sql import Database, Row, Script
 LONGEST_LOG: Final = 100_000
 LONGEST_REASON: Final = 2000
 _LAST_OF_ALL: Final = "run_~"
+_MOST_BESIDE: Final = 10
 _ERRAND = frozenset(one.name for one in fields(Errand))
 _ADVISORY = frozenset(one.name for one in fields(Advisory))
 
@@ -53,11 +57,13 @@ class SqlRuns:
             self._ring(job)
         return record, created
 
-    async def begin(self, run_key: str, max_attempts: int, job_id: str = "") -> RunRecord | None:
+    async def begin(
+        self, run_key: str, max_attempts: int, job_id: str = "", seen: int | None = None
+    ) -> RunRecord | None:
         def script() -> Script[RunRecord | None]:
-            rows = yield q.BEGIN, [(run_key, max_attempts, job_id or None)]
+            rows = yield q.BEGIN, [(run_key, max_attempts, job_id or None, seen)]
             if not rows:
-                yield q.USE_UP, [(run_key, max_attempts)]
+                yield q.USE_UP, [(run_key, max_attempts, seen)]
                 return None
             stages = yield q.STAGES, [(run_key,)]
             return _record(rows[0], stages)
@@ -67,10 +73,13 @@ class SqlRuns:
     async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
         def script() -> Script[tuple[RunRecord | None, bool]]:
             unblocked = yield q.UNBLOCK, [(run_key, by)]
-            if unblocked:
-                yield q.FORGET_STAGES, [(run_key,)]
-                yield ENQUEUE, [job]
             rows = yield q.READ, [(run_key,)]
+            if unblocked:
+                kept = _kept(_record(rows[0], (yield q.OPENINGS, [(run_key,)])))
+                yield q.FORGET_STAGES, [(run_key,)]
+                if kept is not None:
+                    yield q.WRITE_STAGE, [_stage_row(run_key, kept)]
+                yield ENQUEUE, [job]
             return (_record(rows[0], ()) if rows else None), bool(unblocked)
 
         record, unblocked = await self._database.transact(script)
@@ -88,6 +97,23 @@ class SqlRuns:
                 return False
             yield q.WRITE_STAGE, [row]
             return True
+
+        return await self._database.transact(script)
+
+    async def intend(
+        self, run: RunRecord, token: int, stage: StageRecord, beside: Beside
+    ) -> Intended:
+        row = _stage_row(run.run_key, stage)
+
+        def script() -> Script[Intended]:
+            yield q.HOLD_SUBJECT, [(run.errand.repo, subject_of(run.errand))]
+            if not (yield q.TOUCH, [(run.run_key, token)]):
+                return "superseded"
+            now = yield from _beside(run.errand, run.run_key)
+            if not now.marks <= beside.marks:
+                return "beaten"
+            yield q.WRITE_STAGE, [row]
+            return "written"
 
         return await self._database.transact(script)
 
@@ -112,9 +138,8 @@ class SqlRuns:
 
         return await self._database.transact(script)
 
-    async def proposed(self, errand: Errand, but: str) -> RunRecord | None:
-        rows = await self._database.run(q.PROPOSED, [(subject_of(errand), but)])
-        return _record(rows[0], ()) if rows else None
+    async def beside(self, errand: Errand, but: str) -> Beside:
+        return await self._database.transact(lambda: _beside(errand, but))
 
     async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:
         rows = await self._database.run(q.STRANDED, [(most, idle_us)])
@@ -155,6 +180,26 @@ def _creating(row: Row, errand: Errand, job: NewJob) -> Script[tuple[RunRecord, 
         if (yield q.FILL_IN, [(found.run_key, wanted, known)]):
             found = found._replace(errand=more)
     return found, bool(created)
+
+
+def _beside(errand: Errand, but: str) -> Script[Beside]:
+    rows = yield q.BESIDE, [(errand.repo, subject_of(errand), but, _MOST_BESIDE)]
+    keys = [(row[1],) for row in rows if row[1] is not None]
+    openings = (yield q.OPENINGS, keys) if keys else []
+    runs = [
+        _record(row[1:], [one for one in openings if one[0] == row[1]])
+        for row in rows
+        if row[1] is not None
+    ]
+    rivals = [one for one in runs if one.last_pr_created_us is not None or one.opening is not None]
+    return Beside(rows[0][0], tuple(rivals))
+
+
+def _kept(run: RunRecord) -> StageRecord | None:
+    """What it was about to open, before the first of its new attempts."""
+    if run.opening is None:
+        return None
+    return run.stages[-1]._replace(attempt=0, outcome="failed", reason=TO_BE_OPENED)
 
 
 def _record(row: Row, stages: Sequence[Row]) -> RunRecord:

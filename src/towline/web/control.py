@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from prometheus_client import REGISTRY
-from prometheus_client.exposition import choose_encoder
 
 from towline.ports.clock import Clock
 from towline.ports.hooks import HookHours
@@ -26,7 +21,6 @@ from towline.web import (
     reconciler_routes,
     run_routes,
 )
-from towline.web.answers import Problem
 from towline.web.auth import Keyring
 from towline.web.control_access import Control, TheControl
 from towline.web.control_models import Health, Readiness
@@ -34,16 +28,14 @@ from towline.web.dashboard.app import create_dashboard
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.pages import HOME
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
+from towline.web.scraping import READY_SECONDS, check_ready, figures, is_from_here
 from towline.web.tow_access import Tow
 
-READY_SECONDS: Final = 2.0
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
 _DESCRIPTION: Final = """Every event to at most one effect.
 
 Send a key as `Authorization: Bearer …` or `X-API-Key: …`. Every error is application/problem+json
 with a stable `code`."""
 
-_log = logging.getLogger("towline.web")
 _router = APIRouter()
 
 
@@ -115,19 +107,7 @@ async def healthz() -> Health:
 @_router.get("/readyz", tags=["service"], responses=problems.documented(503))
 async def readyz(control: TheControl) -> Readiness:
     """Ready for work: the database answers. If not, 503 says which part is missing."""
-    try:
-        async with asyncio.timeout(control.ready_seconds):
-            await control.ready()
-    except TimeoutError:
-        trouble = f"no answer within {control.ready_seconds:g} s"
-    except Exception as error:
-        _log.warning("not ready: %s", error)
-        trouble = "not reachable"
-    else:
-        return Readiness(parts={"database": "ok"})
-    parts = {"database": trouble}
-    problem = Problem(503, "not_ready", f"the database: {trouble}", parts=parts)
-    raise problem.retry_after(READY_SECONDS)
+    return Readiness(parts=await check_ready(control.ready, control.ready_seconds))
 
 
 @_router.get(
@@ -138,10 +118,11 @@ async def readyz(control: TheControl) -> Readiness:
 )
 async def metrics(request: Request, control: TheControl) -> Response:
     """For Prometheus. Needs no key from this machine, else one with the scope `read`."""
-    if not _is_from_here(request):
+    host = request.client.host if request.client is not None else None
+    if not is_from_here(host, request.headers.keys()):
         await control.keyring.check(request.scope["headers"], "read")
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(REGISTRY), headers={"content-type": media_type})
+    body, media_type = figures(request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": media_type})
 
 
 @_router.get("/docs", include_in_schema=False)
@@ -149,15 +130,3 @@ async def docs(request: Request) -> HTMLResponse:
     """The page for people."""
     headers = {"content-security-policy": CONTENT_SECURITY_POLICY}
     return HTMLResponse(page_of(request.app.openapi()), headers=headers)
-
-
-def _is_from_here(request: Request) -> bool:
-    """The peer is this machine, and does not speak for somebody else."""
-    if request.client is None or any(name in request.headers for name in _FORWARDED):
-        return False
-    try:
-        address = ipaddress.ip_address(request.client.host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -22,6 +22,8 @@ _RECEIPT: Final = _object(
     status={"enum": ["accepted", "duplicate_ignored", "throttled_delayed"]},
     delivery_id=_TEXT,
     job_id={"type": ["string", "null"]},
+    response_type={"const": "ephemeral"},
+    text=_TEXT,
 )
 _SUBMISSION: Final = _object(
     "kind",

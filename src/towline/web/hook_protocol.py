@@ -39,13 +39,15 @@ class _Delivery:
 
     message_event: Final = _Nobody()
     __slots__ = (
-        "chunks", "disconnected", "headers", "inside", "keep_alive", "length", "provider",
-        "response_complete", "source", "whole",
+        "bodiless", "chunks", "disconnected", "headers", "inside", "keep_alive", "length",
+        "provider", "response_complete", "source", "whole",
     )  # fmt: skip
 
     def __init__(self, headers: dict[str, str], keep_alive: bool) -> None:
         self.headers = headers
         self.keep_alive = keep_alive
+        self.bodiless = False
+        """Its answer has no body, as it is one to HEAD."""
         self.source = ""
         self.provider: str | None = None
         self.chunks: list[bytes] = []
@@ -165,6 +167,7 @@ class HookProtocol(HttpToolsProtocol):
         try:
             path = self.url.partition(b"?")[0].decode("latin-1")
             method = self.parser.get_method().decode("latin-1")
+            cycle.bodiless = method == "HEAD"
             cycle.source, cycle.provider = self.hooks.route(unquote(path), method)
             self.hooks.check_length(headers.get("content-length"))
             self.hooks.enter()
@@ -213,12 +216,13 @@ class HookProtocol(HttpToolsProtocol):
             return
         close = close or not cycle.keep_alive
         headers = [*answer.headers, _CLOSE] if close else answer.headers
+        body = b"" if cycle.bodiless else answer.body
         lines = [
             b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *headers)
         ]
         self.transport.write(
             b"%b%bcontent-length: %d\r\n\r\n%b"
-            % (STATUS_LINE[answer.status], b"".join(lines), len(answer.body), answer.body)
+            % (STATUS_LINE[answer.status], b"".join(lines), len(answer.body), body)
         )
         if close:
             self.transport.close()

@@ -36,6 +36,10 @@ PREFIX: Final = "/webhooks/"
 RETRY_SECONDS: Final = 5
 _DEADLINES: Final[Mapping[str, float]] = {slack.SOURCE: 2.5}
 """Of who is less patient than the inbox."""
+TO_A_PERSON_IN_SLACK: Final = (
+    "Towline keeps this, and carries out no commands from Slack. Write the command as a comment"
+    " on the pull request, or give it on the dashboard."
+)
 _JSON: Final = (b"content-type", b"application/json")
 _TEXT: Final = (b"content-type", b"text/plain")
 _log = logging.getLogger("towline.ingest")
@@ -109,7 +113,7 @@ class Hooks:
     def check_length(self, declared: str | None) -> None:
         """Refuse what says that it is too large before any of it is read."""
         limit = self.limits.max_body_bytes
-        if declared is not None and (not declared.isdigit() or int(declared[:16]) > limit):
+        if declared is not None and (not declared.isdecimal() or int(declared[:16]) > limit):
             raise too_large(limit)
 
     def enter(self) -> None:
@@ -158,8 +162,10 @@ class Hooks:
                 receipt = await self._ingest.take_in(source, headers, body, provider=provider)
         except Exception as error:
             raise _refusal(error, source) from None
-        of_a_person = source == slack.SOURCE and reading.is_form(headers, body)
-        return _told(receipt, 200 if of_a_person else 202)
+        if source != slack.SOURCE or not reading.is_form(headers, body):
+            return _told(receipt, 202)
+        typed = receipt.event_name == slack.SLASH_COMMAND
+        return _told(receipt, 200, TO_A_PERSON_IN_SLACK if typed else None)
 
     def start(
         self,
@@ -204,8 +210,11 @@ def _refusal(error: Exception, source: str) -> Problem:
     return _unavailable()
 
 
-def _told(receipt: Receipt, accepted: int) -> Answer:
-    """Of what a person did in Slack, any status but 200 is shown to them as a failure."""
+def _told(receipt: Receipt, accepted: int, said: str | None = None) -> Answer:
+    """Of what a person did in Slack, any status but 200 is shown to them as a failure.
+
+    `said` is for the eyes of whoever typed a slash command.
+    """
     if receipt.reply is not None:
         return Answer(200, [_TEXT], receipt.reply)
     status = accepted if receipt.status == "accepted" else 200
@@ -214,6 +223,8 @@ def _told(receipt: Receipt, accepted: int) -> Answer:
         "delivery_id": receipt.delivery_id,
         "job_id": receipt.job_id,
     }
+    if said is not None:
+        told |= {"response_type": "ephemeral", "text": said}
     return Answer(status, [_JSON], orjson.dumps(told))
 
 

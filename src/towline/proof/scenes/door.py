@@ -23,8 +23,9 @@ from towline.flow.work import Crew, WorkRules
 from towline.ports.jobs import Bell, Claimed
 from towline.proof.bodies import Bodies
 from towline.proof.broker import SimBell, SimBroker, SimCeleryWorker
+from towline.proof.reconnect import Reconnecting
 from towline.proof.stage import Actor, Stage
-from towline.proof.watch import DeliveryWatch, JobWatch
+from towline.proof.watch import DeliveryWatch, JobWatch, ScheduleWatch
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
 from towline.store.schedules import SqlSchedules
@@ -75,9 +76,11 @@ class DoorScene:
         self.bodies = Bodies(stage)
         self.watch = JobWatch(stage, MAX_ATTEMPTS, REPO_LIMIT, self.bodies)
         self.deliveries = DeliveryWatch(stage)
-        stage.server.watchers += [self.watch, self.deliveries]
+        stage.server.watchers += [self.watch, self.deliveries, ScheduleWatch(stage, "tick")]
         self.accepted: Counter[str] = Counter()
         self.acknowledged: set[str] = set()
+        self.handled: set[str] = set()
+        """Keys of the deliveries that somebody has read and dealt with."""
         self.broker = SimBroker(stage) if stage.dice.random() < 0.5 else None
         if self.broker is not None:
             stage.add_part("redis")
@@ -97,7 +100,7 @@ class DoorScene:
     # ------------------------------------------------------------------ nodes
 
     async def _boot(self, actor: Actor) -> None:
-        database, clock, node = actor.database, actor.clock, actor.node
+        database, clock, node = Reconnecting(actor), actor.clock, actor.node
         bell: Bell = ShoutingBell(database.mailbox)
         if self.broker is not None:
             bell = SimBell(self.broker, node)
@@ -137,6 +140,7 @@ class DoorScene:
                 raise Transient("the world is not ready")
             if fate < 0.15:
                 raise Definitive("the world says no")
+        self.handled |= {one.key for one in stored}
         return len(stored)
 
     # ------------------------------------------------------------------ senders
@@ -199,8 +203,13 @@ class DoorScene:
         self.stage.expect(not left, f"{left} jobs never end")
         for key, job_id in self.deliveries.job_of.items():
             self.stage.expect(job_id in self.watch.known, f"{key} has no job")
+            passed_over = job_id in there and self._is_done(job_id) and key not in self.handled
+            self.stage.expect(not passed_over, f"{key} came to a job that was done without it")
         for job, begun in self.bodies.begun.items():
             self.stage.expect(begun <= MAX_ATTEMPTS, f"job {job} was begun {begun} times")
+
+    def _is_done(self, job_id: str) -> bool:
+        return self.watch.known[job_id].state == "done"
 
     def _unfinished(self, job_ids: list[str]) -> int:
         states = [self.watch.known[job_id].state for job_id in job_ids]

@@ -12,7 +12,7 @@ from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlLeases
 from towline.core.events import CheckChanged
 from towline.core.fix_start import errand_of
-from towline.core.fixrun import FixPolicy, FixRules, RunState, StageRecord
+from towline.core.fixrun import Beside, FixPolicy, FixRules, RunRecord, RunState, StageRecord
 from towline.core.retry import Backoff
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import TowlineError
@@ -26,6 +26,7 @@ from towline.flow.work import Crew, WorkRules
 from towline.forges import github_publish
 from towline.ports.hooks import ForgeUnavailable
 from towline.ports.jobs import NewJob
+from towline.ports.runs import Intended
 from towline.proof.loop import current
 from towline.proof.scenes.fix_world import (
     REPO,
@@ -67,6 +68,14 @@ class WatchedRuns(SqlRuns):
     async def record(self, run_key: str, token: int, stage: StageRecord) -> bool:
         began = self._stage.loop.time()
         return self._taken(await super().record(run_key, token, stage), run_key, token, began)
+
+    async def intend(
+        self, run: RunRecord, token: int, stage: StageRecord, beside: Beside
+    ) -> Intended:
+        began = self._stage.loop.time()
+        intended = await super().intend(run, token, stage, beside)
+        self._taken(intended == "written", run.run_key, token, began)
+        return intended
 
     async def finish(
         self, run_key: str, token: int, state: RunState, blocked_reason: str | None = None
@@ -176,7 +185,15 @@ class FixScene:
                 "SCANS": Examiner(world, sandbox, "SCANS"),
                 "VALIDATION": Examiner(world, sandbox, "VALIDATION"),
             },
-            publishing=Publishing(runs, forges, publishers, repositories, watched, clock),
+            publishing=Publishing(
+                runs,
+                forges,
+                publishers,
+                repositories,
+                watched,
+                clock,
+                propose_seconds=_LEASE_SECONDS,
+            ),
         )
         handler = FixHandler(parts, starter, self.rules)
         rules = WorkRules(f"{node}", _LEASE_SECONDS, 300.0, Backoff(2_000_000, 8_000_000), 4)
@@ -199,9 +216,10 @@ class FixScene:
         dice = self.stage.dice
         found = []
         together = dice.uniform(1.0, 30.0) if dice.random() < 0.5 else None
-        for n in range(dice.randint(1, 4)):
+        rivals = together is not None and dice.random() < 0.7
+        for n in range(dice.randint(1, 4) + 2 * rivals):
             at = together or dice.uniform(0, _STORM_SECONDS * 0.4)
-            check = dice.choice(["lint", "lint", "types", "docs"])
+            check = "lint" if rivals else dice.choice(["lint", "lint", "types", "docs"])
             times = [at + dice.choice([0.0, 0.0, 1.0, 30.0]) for _ in range(dice.randint(1, 3))]
             found += [(time, check, f"{n}") for time in times]
         return found

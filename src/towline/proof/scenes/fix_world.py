@@ -25,9 +25,10 @@ from towline.ports.fixer import FixerReport, Plan
 from towline.ports.forge import GitAccess
 from towline.ports.workspace import Limits, Ran, RepositoryUnavailable, Sandbox, Workspace
 from towline.proof.bodies import Bodies
-from towline.proof.loop import WORLD, Node, current
+from towline.proof.loop import WORLD, Node, current, never
 from towline.proof.stage import Stage
 from towline.proof.watch_runs import RunWatch
+from towline.proof.weather import WORK
 from towline.proof.wire import Wire
 
 REPO: Final = "octo-org/app"
@@ -97,19 +98,17 @@ class FixWorld:
         before = [one.number for one in self.pulls if one.head == head]
         stage.expect(slept or not before, f"{head} has the pull requests {before} and one more")
         rivals = [one.head for one in self.pulls if one.state == "open" and self._beside(one, head)]
-        stage.expect(slept or not rivals, f"{head} is proposed beside {rivals}")
+        late = node is WORLD
+        stage.expect(late or not rivals, f"{head} is proposed beside {rivals}")
         pull = Pull(len(self.pulls) + 1, head, base)
         self.pulls.append(pull)
         stage.tell(node, f"opened {pull.number} from {head}")
         return pull
 
     def _beside(self, pull: Pull, head: str) -> bool:
-        """Whether both are for one thing, and the first is known: noting it may have failed."""
-        runs = {run.branch: run for run in self.watch.runs.values()}
-        first, second = runs.get(pull.head), runs.get(head)
-        if first is None or second is None or first.url is None:
-            return False
-        return first.subject == second.subject and pull.head != head
+        """Whether both are for one thing."""
+        subjects = {run.branch: run.subject for run in self.watch.runs.values()}
+        return subjects[pull.head] == subjects[head] and pull.head != head
 
 
 # ---------------------------------------------------------------------- git
@@ -232,7 +231,23 @@ class SimAccess:
             pull = self._world.create(told["head"], told["base"])
             return Said(422, {}) if pull is None else Said(201, pull.shown)
 
-        return await self._wire.call("open pull", there)
+        await self._busy()
+        said = await self._wire.call("open pull", there)
+        await self._busy()
+        return said
+
+    async def _busy(self) -> None:
+        """A node may die or fall asleep with its pull request written down and not noted."""
+        stage, node = self._world.stage, current.get()
+        fault = stage.weather.at(node, "work", WORK)
+        if fault is None:
+            return
+        stage.tell(node, f"about its pull request: {fault.kind} {fault.seconds:.3f}")
+        if fault.kind == "crash before":
+            stage.loop.crash(node)
+            await never()
+        stage.loop.pause(node, fault.seconds)
+        await asyncio.sleep(0.001)
 
 
 class SimForge:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, Final, NamedTuple
 
 import orjson
 
 from towline.core import keys
 from towline.core.claims import OnCrash, Policy
-from towline.errors import Definitive, Exhausted, Indeterminate, Stale, TowlineError
+from towline.errors import (
+    Definitive,
+    Exhausted,
+    Indeterminate,
+    InFlight,
+    KeyCollision,
+    Stale,
+    TowlineError,
+    Transient,
+)
 from towline.idempotency.service import IdempotencyService
 from towline.proof.bodies import Bodies
+from towline.proof.loop import Node
+from towline.proof.reconnect import Reconnecting
 from towline.proof.stage import Actor, Stage
 from towline.proof.watch import RecordWatch
 from towline.telemetry import audit_to_log
@@ -23,7 +35,11 @@ MAX_ATTEMPTS: Final = 3
 _STORM_SECONDS: Final = 60.0
 _LONGEST_CALL: Final = 60.0
 _AFTERWARDS: Final = 20
-_POLICY: Final = Policy(86_400_000_000, 3_600_000_000, int(LOCK_SECONDS * 1e6), MAX_ATTEMPTS)
+_KEEP_SECONDS: Final = 1200.0
+_KEEP_US: Final = int(_KEEP_SECONDS * 1e6)
+_POLICY: Final = Policy(_KEEP_US, _KEEP_US, int(LOCK_SECONDS * 1e6), MAX_ATTEMPTS)
+_FATES: Final = ("well", "well", "well", "well", "well", "again", "again", "never")
+"""How a handler ends, where that may be tried again."""
 
 
 class _Ask(NamedTuple):
@@ -32,6 +48,8 @@ class _Ask(NamedTuple):
     on_crash: OnCrash
     wait: float | None
     takes: float
+    fate: str = "well"
+    payload: int = 1
 
 
 class KeysScene:
@@ -43,6 +61,10 @@ class KeysScene:
         self.bodies = Bodies(stage)
         self.results: dict[str, set[bytes]] = {}
         self.serial = 0
+        self.refused: set[str] = set()
+        """Keys whose handler has said that it will never work."""
+        self.asking: Counter[tuple[Node, str]] = Counter()
+        """How many in a node ask for a key, or have heard nothing."""
         ways: list[OnCrash] = ["retry", "retry", "park", "fail"]
         self.keys = [keys.GitHub(delivery_id=f"key-{n}") for n in range(stage.dice.randint(1, 4))]
         self.on_crash = {key: stage.dice.choice(ways) for key in self.keys}
@@ -61,7 +83,7 @@ class KeysScene:
         care.cancel()
 
     async def _boot(self, actor: Actor) -> None:
-        backend = backend_over(actor.database, actor.clock)
+        backend = backend_over(Reconnecting(actor), actor.clock)
         actor.program = IdempotencyService(
             backend.records,
             backend.mailbox,
@@ -81,6 +103,7 @@ class KeysScene:
                 self.on_crash[key],
                 dice.choice([None, 5.0, 20.0]),
                 dice.choice([0.01, 2.0, LOCK_SECONDS * 1.5, LOCK_SECONDS * 2.5]),
+                dice.choice(_FATES) if self.on_crash[key] == "retry" else "well",
             )
             for _ in range(dice.randint(10, 40))
         ]
@@ -105,21 +128,52 @@ class KeysScene:
             run = self.serial
             with self.bodies.at_work(str(ask.key)):
                 await actor.work(ask.takes)
+            self._end(ask)
             done.append(run)
             return {"run": run}
 
-        given = (ask.key, "acme", {"n": 1}, handler)
+        given = (ask.key, "acme", {"n": ask.payload}, handler)
+        place = (actor.node, str(ask.key))
+        self.asking[place] += 1
         try:
             out = await service.process(*given, on_crash=ask.on_crash, wait=ask.wait)
-        except TowlineError as error:
+        except (TowlineError, OSError) as error:
             self.stage.tell(actor.node, f"{ask.key}: {type(error).__name__}")
+            self._said_so(ask, error)
+            self._somebody_has_it(place, service, error)
             if isinstance(error, Stale) and done:
                 self._superseded(str(ask.key), done[-1])
             return type(error).__name__
+        self._somebody_has_it(place, service, None)
         self.stage.tell(actor.node, f"{ask.key}: {out.processed} {out.result}")
         if out.recorded:
             self._note(str(ask.key), orjson.dumps(out.result))
         return "answered"
+
+    def _end(self, ask: _Ask) -> None:
+        if ask.fate == "never":
+            self.refused.add(str(ask.key))
+            raise Definitive("the world says no")
+        if ask.fate == "again":
+            raise OSError("the world is not ready")
+
+    def _said_so(self, ask: _Ask, error: Exception) -> None:
+        """Nobody is told that a key has failed for good which only has failed so far."""
+        if type(error) is Definitive and ask.on_crash == "retry":
+            refused = str(ask.key) in self.refused
+            self.stage.expect(refused, f"{ask.key} failed for good, and no handler said so")
+
+    def _somebody_has_it(
+        self, place: tuple[Node, str], service: IdempotencyService, error: Exception | None
+    ) -> None:
+        """Nobody is told to wait for another who has the key itself."""
+        if isinstance(error, Transient):
+            return
+        alone = self.asking[place] == 1
+        ours = self.records.is_held_by(place[1], service._ledger._process_id)
+        self.asking[place] -= not ours  # an end that could not be written leaves it behind
+        itself = isinstance(error, InFlight) and alone and ours
+        self.stage.expect(not itself, f"{place[0]} waits for {place[1]}, which it has itself")
 
     def _superseded(self, key: str, run: int) -> None:
         """Whoever is told that it came too late must not find its own result there."""
@@ -151,6 +205,26 @@ class KeysScene:
             else:
                 self.stage.violation(f"{key} has no answer though all is well")
             self._check_begun(key)
+        await self._lives_its_time()
+
+    async def _lives_its_time(self) -> None:
+        """A key belongs to its payload until its time is over, and then to whoever comes."""
+        for ends, wanted in ((0.0, KeyCollision.__name__), (_KEEP_SECONDS + 1.0, "answered")):
+            await asyncio.sleep(ends)
+            for key in self.keys:
+                ask = _Ask(0.0, key, self.on_crash[key], 10.0, 0.01, payload=2)
+                self.results.pop(str(key), None)
+                said = await self._calmly(ask)
+                parked = self.records.status_of(str(key)) == "parked"
+                right = said == wanted or parked
+                self.stage.expect(right, f"{key} after {ends:g} s: {said}, not {wanted}")
+
+    async def _calmly(self, ask: _Ask) -> str:
+        awake = [one for one in self.stage.live() if one.node.paused_until == 0.0]
+        actor = (awake or self.stage.live())[0]
+        call = actor.task(self._call(actor, ask))
+        await asyncio.wait([call], timeout=_LONGEST_CALL)
+        return str(call.result()) if call.done() else "nothing"
 
     def _check_begun(self, key: keys.GitHub) -> None:
         begun = self.bodies.begun.get(str(key), 0)

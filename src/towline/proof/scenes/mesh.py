@@ -13,6 +13,7 @@ from towline.core.submission import Keep
 from towline.flow.reap import Reaper
 from towline.flow.submit import Submit, SubmitPolicy
 from towline.flow.upkeep import Chore, Upkeep
+from towline.proof.reconnect import Reconnecting
 from towline.proof.scenes.mesh_clients import Client
 from towline.proof.scenes.mesh_phone import Phone
 from towline.proof.scenes.mesh_workers import Temper, Worker
@@ -83,7 +84,7 @@ class MeshScene:
             helper.cancel()
 
     async def _boot(self, actor: Actor) -> None:
-        database, clock = actor.database, actor.clock
+        database, clock = Reconnecting(actor), actor.clock
         jobs = SqlJobs(database)
         policy = SubmitPolicy(
             max_items=self.bounds.max_items,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -98,13 +99,18 @@ class PollsScene:
         jobs = SqlJobs(database, bell)
         inbox = SqlInbox(database, rate_of(10_000, 60_000_000))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS)
-        handler = DeliveryHandler(inbox, FirstTold(self._track, SqlOwners(database)))
+        first = FirstTold(self._track, SqlOwners(database))
+        handler = DeliveryHandler(inbox, first)
         rules = WorkRules(f"{node}", _LEASE_SECONDS, 20.0, Backoff(1_000_000, 4_000_000), 4)
         crew = Crew(jobs, {DELIVERY: handler}, clock, rules)
         worker = EmbeddedWorker(jobs, crew, bell, clock, 3)
         locks = LockService(SqlLeases(database), database.mailbox, clock)
         reaper = Reaper(jobs, bell)
-        chores = [Chore("reap", 2.0, reaper.reap), Chore("republish", 2.0, reaper.republish)]
+        chores = [
+            Chore("reap", 2.0, reaper.reap),
+            Chore("republish", 2.0, reaper.republish),
+            *(chore._replace(every_seconds=5.0) for chore in first.chores()),
+        ]
         upkeep = Upkeep(partial(locks.acquire, "leader", 6.0, 30.0), chores)
         wire = wire_to(self.stage, node)
         polled = SimPolled(self.forge, wire, newest_first=self.newest_first)
@@ -221,34 +227,35 @@ class PollsScene:
 
     def _left(self) -> list[str]:
         left = [f"{one.guid} is lost" for one in self.forge.comments if not self._has_hook(one)]
+        dead, since_us = self._dead(), self._polled_since_us()
         for said in self.forge.comments:
-            if str(said.id) not in self.finished and not self._is_dead(said):
+            ended = {comment_key(said), HOOK.key(said.guid)} & dead
+            if str(said.id) not in self.finished and not ended:
                 left.append(f"comment {said.id} is not acted on")
-            if self._is_polled(said.at_us) and comment_key(said) not in self.watch.stored:
+            if said.at_us >= since_us and comment_key(said) not in self.watch.stored:
                 left.append(f"comment {said.id} was not found by the pollers")
         for pull in self.forge.pulls.values():
             newest = pull_key(pull.number, pull.at_us)
-            if self._is_polled(pull.at_us) and newest not in self.watch.stored:
+            if pull.at_us >= since_us and newest not in self.watch.stored:
                 left.append(f"pull request {pull.number} is not known as it is")
         return left or self._miscounted() or self._unfinished()
 
-    def _is_dead(self, said: Comment) -> bool:
-        """Whoever was to act on it was tried too often, which is an end as well."""
+    def _dead(self) -> set[str]:
+        """Whoever was to act on these was tried too often, which is an end as well."""
         query = (
             "SELECT d.key FROM towline_deliveries d JOIN towline_jobs j ON j.id = d.job_id"
             " WHERE j.state = 'dead'"
         )
-        dead = {row[0] for row in self._rows(query)}
-        return bool(dead & {comment_key(said), HOOK.key(said.guid)})
+        return {row[0] for row in self._rows(query)}
 
     def _has_hook(self, said: Comment) -> bool:
         return HOOK.key(said.guid) in self.watch.stored
 
-    def _is_polled(self, at_us: int) -> bool:
+    def _polled_since_us(self) -> float:
         """History before the first reading is not replayed."""
         rows = self._rows("SELECT body FROM towline_documents WHERE name LIKE 'poll %'")
         began_us = int(orjson.loads(rows[0][0])["began_us"]) if rows else 0
-        return at_us >= began_us and not self.overfull
+        return math.inf if self.overfull else began_us
 
     def _miscounted(self) -> list[str]:
         rows = self._rows("SELECT delivered, received, recovered FROM towline_hook_hours")

@@ -91,7 +91,7 @@ class TowScene:
         self.town.world.subscribe(self._opened)
         self.forge = WorldForge(self.town.world, login="towline[bot]")
         self.ci = WorldCi(self.town.jenkins)
-        self.chat = Chat()
+        self.chat = Chat(self.watch.heard)
         self.parts = {name: stage.add_part(name) for name in ("forge", "ci", "chat")}
         self.accepted: Counter[str] = Counter()
 
@@ -152,6 +152,7 @@ class TowScene:
     async def _fix(self, outside: Outside, job: Claimed) -> None:
         """The fix pipeline, as far as the tow sees it."""
         params = params_of(job)
+        self.watch.replaces((str(params["repo"]), int(params["replaces"])))
         forge: Any = outside.forges["github"]
         await forge.default_branch(params["repo"])
         self.town.open_replacement(

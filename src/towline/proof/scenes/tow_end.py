@@ -42,6 +42,7 @@ class TowEnd:
             await asyncio.sleep(_AGREEMENT_SECONDS)
         self._agrees()
         self._people_know()
+        self._watch.rules.told_once()
         self._replaced()
 
     def _left(self) -> list[str]:

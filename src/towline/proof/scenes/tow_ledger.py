@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from towline.core.budgets import Strategy
+from towline.core.remedies import CLOSING_TEXT
 from towline.sim.actors_jenkins import Jenkins, JenkinsBuild
 from towline.sim.entities import Emitted
 from towline.sim.world import World
@@ -52,6 +53,8 @@ class Ledger:
         self.ended_by: dict[Key, str] = {}
         self.merges: Counter[Key] = Counter()
         self.closed_in_conflict: dict[Key, bool] = {}
+        self.said_to_close: set[Key] = set()
+        """Those on which we wrote that we close them."""
         self._arrived = arrived
         world.subscribe(self._hear)
         self._watch(jenkins)
@@ -76,6 +79,9 @@ class Ledger:
             self._of_pull(told, (told.pull.repo, told.pull.number))
         if told.sender.login != OURS:
             return
+        said = told.comment.body if told.comment is not None else ""
+        if CLOSING_TEXT in said and told.pull is not None:
+            self.said_to_close.add((told.pull.repo, told.pull.number))
         for key, strategy in self._ours(told):
             self._count(key, strategy)
 

@@ -57,11 +57,14 @@ class Wired:
 class Chat:
     """Where people read what they are told; `told` counts each text by its last line."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[str], None]) -> None:
         self.told: Counter[str] = Counter()
+        self._heard = heard
 
     async def notify(self, title: str, text: str) -> None:
-        self.told[text.splitlines()[-1]] += 1
+        line = text.splitlines()[-1]
+        self.told[line] += 1
+        self._heard(line)
 
 
 class ReadCommitted(SimDatabase):

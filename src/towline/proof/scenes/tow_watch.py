@@ -9,14 +9,15 @@ import orjson
 
 from towline.core.budgets import LIFETIME_FACTOR, STRATEGIES, Strategy
 from towline.core.commands import ALLOWED_IN
-from towline.core.escalation import ESCALATED
+from towline.core.escalation import ESCALATED, SENT
 from towline.core.lifecycle import Happening, State
 from towline.core.pulls import Intent, PullEvent, PullRecord
 from towline.core.remedies import OUTCOME, REMEDIES
 from towline.flow.reconcile_breakers import GLOBAL, breaker_of_repo
 from towline.flow.remediate_records import BY_SWEEP
 from towline.proof.loop import WORLD, current
-from towline.proof.scenes.tow_ledger import Key, Ledger
+from towline.proof.scenes.tow_ledger import OURS, Key, Ledger
+from towline.proof.scenes.tow_rules import TowRules
 from towline.proof.scenes.tow_world import BUDGETS, COOLDOWN_SECONDS, PLAIN, THRESHOLDS
 from towline.proof.stage import Stage
 from towline.store.pull_rows import COLUMNS, event_of, record_of
@@ -33,6 +34,8 @@ _VISIBLE: Final[frozenset[Strategy]] = frozenset({"rebuild", "branch_update", "c
 _SETTLING_SECONDS: Final = 10.0
 _LONG_AGO_SECONDS: Final = 45.0
 _HURRY_SECONDS: Final = 12.0
+_TOLD_AGAIN_SECONDS: Final = 20.0
+"""Longer than a call that is carried out late."""
 _NEWS_SECONDS: Final = 15.0
 """Longer than it takes from a look to what comes of it."""
 _ROW: Final = ", ".join(COLUMNS)
@@ -42,6 +45,8 @@ _TRY_AGAIN: Final = "given back"
 class PullWatch:
     """Records of pull requests against their own logs, and against what arrived at the world."""
 
+    tables = frozenset({"towline_prs", "towline_documents"})
+
     def __init__(self, stage: Stage, *, observe: bool) -> None:
         self._stage = stage
         self._observe = observe
@@ -50,6 +55,7 @@ class PullWatch:
         self._quiet_since_us: dict[Key, int] = {}
         self.ledger: Ledger | None = None
         self.breakers: dict[str, dict[str, Any]] = {}
+        self.rules = TowRules(stage)
 
     # ------------------------------------------------------------------ commits
 
@@ -87,6 +93,7 @@ class PullWatch:
         if before is not None:
             self._follows(name, before, after, new)
             self._remembers(db, key, before, after, new)
+            self.rules.follows(name, before, after, new)
         self._is_sound(name, after, log)
 
     def _is_sound(self, name: str, record: PullRecord, log: Sequence[PullEvent]) -> None:
@@ -179,7 +186,7 @@ class PullWatch:
         self._expect(not self._observe, f"{name} is helped by who only observes")
         cycle = goes_round(before.path)
         self._expect(not cycle, f"{name} is helped though it goes round: {cycle}")
-        if not self._clocks_differ():
+        if not self._clocks_differ() and not self._somebody_slept():
             waited = (event.at_us - self._quiet_since_us.get(key, before.created_us)) / 1e6
             limit = THRESHOLDS.get(before.state, 0.0)
             self._expect(
@@ -245,6 +252,24 @@ class PullWatch:
             oldest < _NEWS_SECONDS, f"{name} was approved {oldest:.1f} s before that was asked for"
         )
 
+    def replaces(self, key: Key) -> None:
+        """A fresh one is asked for only in place of one that we have closed, and said so."""
+        if self.ledger is None:
+            return
+        ours = self.ledger.ended_by.get(key) == OURS or key in self.ledger.said_to_close
+        self._expect(ours, f"{key} is replaced, which {self.ledger.ended_by.get(key)} closed")
+
+    def heard(self, line: str) -> None:
+        """People are not told again of what was marked as told long ago."""
+        if self._somebody_slept():
+            return
+        now_us = self._stage.server.clock.now_us()
+        for log in self.logs.values():
+            for event in log:
+                if event.event_type == SENT and line.endswith(str(event.payload["escalation"])):
+                    ago = (now_us - event.at_us) / 1e6
+                    self._expect(ago < _TOLD_AGAIN_SECONDS, f"told again after {ago:.1f} s: {line}")
+
     # ------------------------------------------------------------------ breakers
 
     def _look_at_breakers(self, db: Any) -> None:
@@ -255,6 +280,7 @@ class PullWatch:
             after = orjson.loads(body)
             before = self.breakers.get(name, after)
             self.breakers[name] = after
+            self.rules.circuit_changed(name, before, after)
             taken = before["probe"] and after["probe"] not in ("", before["probe"])
             over = before["probe_until_us"] <= now
             self._expect(not taken or over, f"{name} has two probes at a time")

@@ -183,6 +183,11 @@ class TowWorld:
                 person.keeps_pushing("main", "NOTES.md", every=(20.0, 50.0), until=until)
             if dice.random() < 0.3:
                 person.closes(dice.randint(1, 3), after=dice.uniform(30, spread))
+            if dice.random() < 0.3:
+                pusher = Person(self.world, dice.choice((PERSON, AUTHOR)), repo)
+                branch = f"fix/CVE-2024-{10000 + dice.randrange(proposed)}"
+                after = dice.uniform(40, spread)
+                pusher.pushes(branch, {"more.txt": b"more\n"}, "Go on", after=after)
             for _ in range(dice.choice((0, 0, 1, 2, 4))):
                 number, after = dice.randint(1, 3), dice.uniform(10, spread)
                 person.comments(number, dice.choice(COMMANDS), after=after)

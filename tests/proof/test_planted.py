@@ -1,0 +1,70 @@
+"""Bugs that somebody planted who had not read the scenes: the scenes find them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from towline.proof.mutations import all_mutations, without
+from towline.proof.planted import all_planted, every_planted
+from towline.proof.play import play
+from towline.proof.sweep import try_all
+
+SEEDS = 300
+SAMPLE = (
+    "renewal-adds-up",
+    "newcomers-overtake",
+    "passed-on-to-the-gone",
+    "begins-however-late",
+    "mark-in-milliseconds",
+    "collision-after-expiry",
+    "joins-an-ended-job",
+    "owners-swept-at-once",
+    "one-try-too-many",
+    "outcome-of-any-epoch",
+    "window-without-end",
+    "cooldown-in-milliseconds",
+    "failed-probe-without-cooldown",
+    "mark-at-the-end",
+    "one-known-all-known",
+    "merged-taken-for-closed",
+    "clock-not-started-anew",
+    "slot-taken-twice",
+    "one-more-in-a-burst",
+    "planned-before-taken-in",
+    "dead-without-an-end",
+)
+"""At least one of each area whose scene is played here; `towline simulate --mutations` has all."""
+
+
+def test_each_has_a_name_of_its_own_and_still_fits() -> None:
+    """A statement or a function that was rewritten needs another bug."""
+    every = every_planted()
+    names = Counter(one.mutation.name for one in every)
+    assert [name for name, times in names.items() if times > 1] == []
+    assert not set(names) & set(all_mutations())
+    for one in every:
+        with without(one.mutation):
+            assert one.mutation.rule
+
+
+def test_there_are_several_in_each_area() -> None:
+    """As many as a careless week would bring, where they would do the most harm."""
+    areas = Counter(one.area for one in every_planted())
+    for area in ("leases", "dedup", "budgets", "breaker", "watermark", "lifecycle"):
+        assert areas[area] >= 4
+
+
+def test_a_late_answer_does_not_give_away_a_lock_in_use() -> None:
+    """Its new holder may have looked for itself before whoever passed it on hears that it did."""
+    assert play(624).violations == []
+
+
+@pytest.mark.slow
+def test_a_sample_is_found() -> None:
+    """Each of these by some seed of its scene."""
+    assert set(SAMPLE) <= set(all_planted())
+    caught = list(try_all(SAMPLE, SEEDS, os.cpu_count() or 1))
+    assert [one.name for one in caught if one.seed is None] == []
