@@ -62,6 +62,18 @@ def test_a_late_answer_does_not_give_away_a_lock_in_use() -> None:
     assert play(624).violations == []
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1485, id="a probe whose lease was slept through"),
+        pytest.param(456, id="a write that was repeated after another's"),
+    ],
+)
+def test_what_was_found_in_the_breaker_stays_mended(seed: int) -> None:
+    """One probe at a time, and each outcome counts once."""
+    assert play(seed).violations == []
+
+
 @pytest.mark.slow
 def test_a_sample_is_found() -> None:
     """Each of these by some seed of its scene."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from towline.ports.coordination import DocumentStore
 from towline.telemetry import BREAKER_TRIPS, Audit
 
 _CONTENTION_ROUNDS = 32
+_REMEMBERED_WRITES = 16
 
 
 class Report(NamedTuple):
@@ -105,22 +106,26 @@ class BreakerService:
 
     async def admit(self) -> Permit | None:
         """A permit, or None while the breaker is open or somebody else is probing."""
-        circuit, now, version, _ = await self._read()
-        if rules.state_of(circuit, now, self._limits) == "closed":
-            return Permit(self, circuit.epoch, "")
         holder = self._new_id()
         for _ in range(_CONTENTION_ROUNDS):
+            asked_at = self._clock.monotonic()
+            circuit, now, version, signed_by = await self._read()
             if circuit.probe == holder:
-                return Permit(self, circuit.epoch, holder)
+                return self._probing(circuit, now, asked_at)
             if not rules.admits(circuit, now, self._limits):
                 return None
             if not circuit.opened_us:
                 return Permit(self, circuit.epoch, "")
             probing = rules.with_probe(circuit, holder, now + self._probe_us)
-            if await self._write(version, probing, holder):
-                return Permit(self, probing.epoch, holder)
-            circuit, now, version, _ = await self._read()
+            if await self._write(version, probing, (holder, *signed_by)):
+                return self._probing(probing, now, asked_at)
         return None
+
+    def _probing(self, circuit: Circuit, now: int, asked_at: float) -> Permit | None:
+        """The probe, unless it was slept through: by then another may have it."""
+        elapsed = int((self._clock.monotonic() - asked_at) * 1e6)
+        is_over = circuit.probe_until_us <= now + elapsed
+        return None if is_over else Permit(self, circuit.epoch, circuit.probe)
 
     async def reset(self, by: str) -> None:
         """Close the breaker by hand."""
@@ -147,26 +152,31 @@ class BreakerService:
         await self._change(lambda circuit, now: rules.without_probe(circuit, probe))
 
     async def _change(self, apply: Callable[[Circuit, int], Circuit]) -> tuple[Circuit, Circuit]:
-        """The circuit before and after. A write is signed: its answer lost, it counts once."""
+        """The circuit before and after.
+
+        A write is signed, and the last few signatures are kept: its answer lost, it counts once,
+        also if others have written since."""
         signature = self._new_id()
         before = changed = Circuit()
         for _ in range(_CONTENTION_ROUNDS):
             circuit, now, version, signed_by = await self._read()
-            if signed_by == signature:
+            if signature in signed_by:
                 return before, changed
             before, changed = circuit, apply(circuit, now)
-            if changed == before or await self._write(version, changed, signature):
+            signatures = (signature, *signed_by)
+            if changed == before or await self._write(version, changed, signatures):
                 return before, changed
         raise Transient(f"breaker {self.name!r} is changed by too many at once; try again")
 
-    async def _read(self) -> tuple[Circuit, int, int, str]:
+    async def _read(self) -> tuple[Circuit, int, int, Sequence[str]]:
         document = await self._documents.read(f"breaker {self.name}")
         circuit, signed_by = _decode(document.body)
         self._remember(circuit, document.now)
         return circuit, document.now, document.version, signed_by
 
-    async def _write(self, version: int, circuit: Circuit, signature: str) -> bool:
-        body = orjson.dumps({**asdict(circuit), "signed_by": signature}).decode()
+    async def _write(self, version: int, circuit: Circuit, signatures: Sequence[str]) -> bool:
+        signed_by = " ".join(signatures[:_REMEMBERED_WRITES])
+        body = orjson.dumps({**asdict(circuit), "signed_by": signed_by}).decode()
         document = await self._documents.swap(f"breaker {self.name}", version, body)
         if document is None:
             return False
@@ -181,11 +191,11 @@ class BreakerService:
         return None
 
 
-def _decode(body: str) -> tuple[Circuit, str]:
-    """The circuit, and who wrote it."""
+def _decode(body: str) -> tuple[Circuit, Sequence[str]]:
+    """The circuit, and who wrote it, the last one first."""
     if not body:
-        return Circuit(), ""
+        return Circuit(), ()
     fields = orjson.loads(body)
-    signature: str = fields.pop("signed_by", "")
+    signed_by: str = fields.pop("signed_by", "")
     fields["buckets"] = tuple(tuple(bucket) for bucket in fields["buckets"])
-    return Circuit(**fields), signature
+    return Circuit(**fields), signed_by.split()

@@ -279,8 +279,8 @@ def _cooldown_in_milliseconds(circuit: Circuit, now: int, limits: Limits) -> bre
     return _state_of(circuit, now, limits._replace(cooldown_us=limits.cooldown_us // 1000))
 
 
-def _unsigned(body: str) -> tuple[Circuit, str]:
-    return _decode(body)[0], ""
+def _unsigned(body: str) -> tuple[Circuit, tuple[()]]:
+    return _decode(body)[0], ()
 
 
 async def _nobody_gives_back(self: BreakerService, probe: str) -> None:

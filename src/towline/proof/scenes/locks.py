@@ -220,12 +220,11 @@ class LocksScene:
     async def _guarded(self, actor: Actor) -> None:
         """A call to something that is sick for a while."""
         breaker: BreakerService = actor.program.breaker
-        pauses = actor.node.pauses
         try:
             permit = await breaker.admit()
             if permit is None:
                 return
-            if permit.is_probe and actor.node.pauses == pauses:
+            if permit.is_probe:
                 with self.probing.at_work("probe"):
                     await actor.work(1.0)
             else:
