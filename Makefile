@@ -26,8 +26,10 @@ demo: $(VENV)/.runtime ## a simulated fleet under tow, an hour a minute; opens t
 serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 	$(BIN)/towline serve
 
+# What forks for ever is tried with nothing else beside it.
 test: check ## the gate: check, then every test on real PostgreSQL and Redis
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --ignore=tests/sandbox $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/sandbox
 
 chaos: $(VENV)/.dev ## an hour of faults on real servers; CHAOS_ARGS="--minutes 10 --seed 7"
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
