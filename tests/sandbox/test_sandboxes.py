@@ -192,6 +192,17 @@ async def test_what_detaches_itself_ends_with_the_command(sandbox: Sandbox, fold
     assert survivors(mark) == []
 
 
+MEMORY_FILES = """
+import os, time
+while True:
+    os.write(os.memfd_create("x"), bytes(1 << 23)); time.sleep(0.01)
+"""
+NAMELESS_FILES = """
+import os, time
+while True:
+    fd = os.open("x", os.O_RDWR | os.O_CREAT); os.unlink("x")
+    os.write(fd, bytes(1 << 20)); time.sleep(0.01)
+"""
 GREEDY: dict[str, tuple[str, dict[str, object], str]] = {
     "memory": (
         "import os, time\nos.fork(), os.fork()\nheld = bytearray(60_000_000); time.sleep(600)",
@@ -202,6 +213,16 @@ GREEDY: dict[str, tuple[str, dict[str, object], str]] = {
         "import mmap, time\nm = mmap.mmap(-1, 1 << 28); m.write(bytes(1 << 28)); time.sleep(600)",
         {"memory_bytes": 150_000_000},
         "bytes of memory",
+    ),
+    "memory that nobody maps": (
+        MEMORY_FILES,
+        {"memory_bytes": 150_000_000},
+        "bytes of memory",
+    ),
+    "files without a name": (
+        NAMELESS_FILES,
+        {"disk_bytes": 30_000_000},
+        "30000000 bytes",
     ),
     "processes": (
         "import os, time\nwhile True:\n try: os.fork()\n except OSError: time.sleep(0.1)",

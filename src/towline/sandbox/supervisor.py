@@ -24,12 +24,12 @@ _LOOK_SECONDS = 0.1
 _KILL_SECONDS = 10.0
 _OWN_PROCESSES = 4
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def _load_kernel() -> ModuleType:
-    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernel.py")
-    spec = importlib.util.spec_from_file_location("kernel", file)
+def _load(name: str) -> ModuleType:
+    """One of the files beside this script, which is started without any path to import from."""
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(file)
     module = importlib.util.module_from_spec(spec)
@@ -219,71 +219,16 @@ def _processes() -> list[tuple[int, int]]:
     return found
 
 
-def memory_of(pids: list[int], limit: int) -> int:
-    """What they hold together, at least; exactly, where it could be more than the limit.
-
-    What several share counts once, and files that the kernel can drop do not count.
-    """
-    most = sum(_resident(pid) for pid in pids)
-    return most if most <= limit else sum(_own_share(pid) for pid in pids)
-
-
-def _resident(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE
-    except (OSError, IndexError):
-        return 0
-
-
-def _own_share(pid: int) -> int:
-    """Its anonymous memory and its part of what is shared, such as memory that forks map."""
-    total = 0
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            for line in file:
-                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
-                    total += int(line.split()[1]) * 1024
-    except (OSError, IndexError, ValueError):
-        return _private(pid)
-    return total
-
-
-def _private(pid: int) -> int:
-    """What it shares with nobody: all that can be told where the kernel says no more."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            facts = file.read().split()
-    except OSError:
-        return 0
-    return max(0, int(facts[1]) - int(facts[2])) * _PAGE
-
-
-def disk_use(folders: list[str]) -> int:
-    """Links are not followed, and what vanishes meanwhile is not counted."""
-    total, waiting = 0, list(folders)
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as found:
-                for entry in found:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
-        except OSError:
-            continue
-    return total
-
-
 class Watch:
     """Says why a command has to end, if it has to."""
 
-    def __init__(self, task: dict[str, Any], control: int) -> None:
+    def __init__(self, task: dict[str, Any], usage: ModuleType, control: int) -> None:
         self._task = task
+        self._usage = usage
         self._control = control
         self._until = time.monotonic() + task["seconds"]
         self._folders = task["measured"]
-        self._disk = disk_use(self._folders)
+        self._disk = usage.disk_use(self._folders)
         self._next_measure = 0.0
 
     def reason(self) -> str | None:
@@ -295,16 +240,17 @@ class Watch:
         alive = descendants()
         if len(alive) > task["processes"] + _OWN_PROCESSES:
             return "processes"
-        if memory_of(alive, task["memory"]) > task["memory"]:
+        in_memory, on_disk = self._usage.in_open_files(alive)
+        if self._usage.memory_of(alive, task["memory"] - in_memory) + in_memory > task["memory"]:
             return "memory"
-        return "disk" if self._disk_is_full() else None
+        return "disk" if on_disk > task["disk"] or self._disk_is_full(on_disk) else None
 
-    def _disk_is_full(self) -> bool:
+    def _disk_is_full(self, in_open_files: int) -> bool:
         """Measuring a large tree takes long, so it is done the less often."""
         started = time.monotonic()
         if started < self._next_measure:
             return False
-        grown = disk_use(self._folders) - self._disk
+        grown = self._usage.disk_use(self._folders) - self._disk + in_open_files
         ended = time.monotonic()
         self._next_measure = ended + max(0.3, 10 * (ended - started))
         return bool(grown > self._task["disk"])
@@ -353,13 +299,13 @@ def _take_precedence() -> None:
 
 
 def main(control: int, report: int) -> None:
-    kernel = _load_kernel()
+    kernel, usage = _load("kernel"), _load("usage")
     task = _read_task(control)
     _take_precedence()
     kernel.become_subreaper()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    watch = Watch(task, control)
+    watch = Watch(task, usage, control)
     command = Command(task, kernel)
     told = command.setup()
     why: str | None = None
