@@ -61,3 +61,16 @@ async def test_a_caller_that_is_cancelled_itself_stays_cancelled() -> None:
     await attempt.abandon()
     ends = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(end) for end in ends] == [asyncio.CancelledError, Unavailable]
+
+
+async def test_a_folder_whose_path_is_too_long_for_a_socket(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are no wake-ups then, and no folder is left behind."""
+    sockets = tmp_path / ("long" * 25)
+    sockets.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(sockets))
+    database = Sqlite(sqlite_url, SystemClock())
+    await database.connect()
+    assert list(sockets.iterdir()) == []
+    await database.aclose()

@@ -34,7 +34,12 @@ class SqliteMailbox(LocalMailbox):
             self._remove_dead_sockets()
             inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             inbox.setblocking(False)
-            inbox.bind(self._place(self.address))
+            try:
+                inbox.bind(self._place(self.address))
+            except OSError:  # as where the folder's path is too long for a socket's
+                inbox.close()
+                os.rmdir(self._folder)
+                raise
             self._socket = inbox
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(inbox.fileno(), self._receive)
