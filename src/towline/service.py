@@ -18,7 +18,7 @@ from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
 from towline.core.recovery import app_hook, repo_hook
 from towline.core.retry import Backoff
 from towline.core.submission import Keep
-from towline.core.throttle import rate_of
+from towline.core.throttle import Rates, per_minute
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import Rejected
 from towline.flow.bridge import Bridge
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from towline.engines.celery import CeleryBell
     from towline.forges.github_hooks import GitHubHookLog
 
-_MINUTE_US = 60_000_000
 _LEADER_TTL_SECONDS = 15.0
 _LEADER_WAIT_SECONDS = 30.0
 
@@ -100,8 +99,7 @@ class Service:
         self._broker = _broker(settings)
         self.bell: Bell = self._broker or self._own_bell
         self.jobs = SqlJobs(self.database, self.bell)
-        per_minute = rate_of(settings.ingest.repo_rate_per_minute, _MINUTE_US)
-        self.inbox = SqlInbox(self.database, per_minute)
+        self.inbox = SqlInbox(self.database, _rates_of(settings))
         self.ingest = Ingest(
             self.inbox, self.bell, self.clock, self.audit, _senders(settings),
             settings.pipeline.max_attempts,
@@ -307,6 +305,11 @@ def _check(settings: Settings) -> None:
         raise Rejected("state_backend = redis needs redis_url (TOWLINE_REDIS_URL)")
     if settings.engine == "celery" and not settings.redis_url:
         raise Rejected("engine = celery needs redis_url (TOWLINE_REDIS_URL)")
+
+
+def _rates_of(settings: Settings) -> Rates:
+    ingest = settings.ingest
+    return per_minute(ingest.repo_rate_per_minute, ingest.org_rate_per_minute)
 
 
 def _hook_limits(settings: Settings) -> HookLimits:

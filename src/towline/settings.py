@@ -84,6 +84,8 @@ class IngestSettings(Table):
 
     repo_rate_per_minute: Count = 30
     """Deliveries of one repository that are worked on at once; the rest runs later."""
+    org_rate_per_minute: Count | None = None
+    """The same for all repositories of an owner on GitHub, or of a topmost group on GitLab."""
     max_body_bytes: Count = 26_214_400
     """Above which a delivery is refused with 413."""
     max_concurrency: Count = 512

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.clocks import ManualClock
 from tests.sources.samples import OLD_SECRET, SECRET, github_headers
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.flow.ingest import Ingest, Receipt, Sender
 from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
 from towline.sources import SOURCES
@@ -26,10 +26,10 @@ class Desk:
         self,
         database: Database,
         clock: ManualClock,
-        per_minute: int = 1000,
+        repo_rate: int = 1000,
         secrets: Sequence[str] | None = (SECRET, OLD_SECRET),
     ) -> None:
-        self.inbox = SqlInbox(database, rate_of(per_minute, MINUTE_US))
+        self.inbox = SqlInbox(database, per_minute(repo_rate))
         self.jobs = SqlJobs(database)
         self.rung: list[str] = []
         self.audited: list[dict[str, Any]] = []

@@ -14,7 +14,7 @@ from tests.hook_world import served
 from tests.sim import github_server
 from towline.coordination.sql import SqlDocuments
 from towline.core.events import Commented, Event, IssueChanged
-from towline.core.throttle import Rate
+from towline.core.throttle import Rate, Rates
 from towline.core.watermarks import Mark, mark_from
 from towline.flow.deliver import events_of_stored
 from towline.flow.ingest import Ingest, Receipt
@@ -228,7 +228,7 @@ class PollWorld:
     """What was acted on: its kind, its id, and the key of the delivery that told of it."""
 
     def __post_init__(self) -> None:
-        self.inbox = MortalInbox(self.database, Rate(1, 10**9))
+        self.inbox = MortalInbox(self.database, Rates(Rate(1, 10**9)))
         self.ingest = MortalIngest(self.inbox, Quiet(), self.clock, lambda *_, **__: None, {}, 3)
         self.documents = SqlDocuments(self.database)
         self.ingest.fate = self.inbox.fate = self.fate

@@ -18,7 +18,7 @@ from towline.core.fix_start import advised
 from towline.core.fixrun import Command, FixPolicy, FixRules
 from towline.core.pip_audit import advisories_in
 from towline.core.retry import Backoff
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.fixers.audit import PipAudit
 from towline.flow.deliver import DeliveryHandler
 from towline.flow.fix_audit import AUDIT, AuditHandler, AuditStarter, schedules_of
@@ -86,7 +86,7 @@ class Audited:
     def __init__(self, database: Database, clock: ManualClock, tree: Tree) -> None:
         self.clock, self.place = clock, OneTree(tree)
         self.jobs, self.runs = SqlJobs(database), SqlRuns(database)
-        inbox = SqlInbox(database, rate_of(30, 60_000_000))
+        inbox = SqlInbox(database, per_minute(30))
         ingest = Ingest(inbox, Silence(), clock, audit_to_log, {}, 3)
         self.schedules = Schedules(SqlSchedules(database), ingest, clock, schedules_of(RULES))
         self.starter = FixStarter(self.runs, RULES, clock)

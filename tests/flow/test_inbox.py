@@ -9,7 +9,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.coordination.sql import SqlDocuments
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.ports.inbox import Arrival, Note
 from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.store.inbox import SqlInbox
@@ -23,7 +23,7 @@ BODY = b"\x00\xff binary \\ \" ' bytes"
 
 @pytest.fixture
 def inbox(database: Database) -> SqlInbox:
-    return SqlInbox(database, rate_of(PER_MINUTE, MINUTE_US))
+    return SqlInbox(database, per_minute(PER_MINUTE))
 
 
 def arrival(
@@ -61,7 +61,7 @@ async def test_a_duplicate_makes_no_second_job(inbox: SqlInbox, jobs: SqlJobs) -
 
 async def test_two_stores_take_a_delivery_once(inbox: SqlInbox, database: Database) -> None:
     """As two processes would: of each pair one is accepted."""
-    other = SqlInbox(database, rate_of(1000, MINUTE_US))
+    other = SqlInbox(database, per_minute(1000))
     names = [f"{number:03d}" for number in range(100)]
     answers = await asyncio.gather(
         *(box.take(arrival(name)) for name in names for box in (inbox, other))
@@ -84,6 +84,24 @@ async def test_over_its_rate_a_repository_waits(
     assert sorted(await due(jobs)) == ["job_5", "job_6", "job_7"]
     (late,) = await inbox.find("7")
     assert late.throttled == 1
+
+
+async def test_over_its_rate_an_organisation_waits(
+    database: Database, jobs: SqlJobs, clock: ManualClock
+) -> None:
+    """Whichever of its repositories sends; the longer of both waits counts, and nothing is lost."""
+    inbox = SqlInbox(database, per_minute(PER_MINUTE, org=2 * PER_MINUTE))
+    storm = [arrival(f"{n:02}", repo=f"acme/app{n % 3}") for n in range(15)]
+    answers = await asyncio.gather(*(inbox.take(one) for one in storm))
+    assert [one.status for one in answers] == ["accepted"] * 10 + ["throttled"] * 5
+    assert all(0 < one.retry_after <= 6 for one in answers[10:])
+    own = await inbox.take(arrival("x", repo="acme/app0"))
+    assert 6 < own.retry_after <= 12
+    for name, repo in (("y", "acme-labs/app"), ("z", "solo"), ("w", None)):
+        assert (await inbox.take(arrival(name, repo=repo))).status == "accepted"
+    assert len(await due(jobs)) == 13
+    clock.advance(13)
+    assert len(await due(jobs)) == 6
 
 
 async def test_a_duplicate_does_not_use_up_the_rate(inbox: SqlInbox) -> None:

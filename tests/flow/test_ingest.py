@@ -142,7 +142,7 @@ async def test_comments_never_share(desk: Desk) -> None:
 
 async def test_over_the_rate_the_work_waits(database: Database, clock: ManualClock) -> None:
     """Told so, rung for all the same, and not to be had before its time."""
-    desk = Desk(database, clock, per_minute=2)
+    desk = Desk(database, clock, repo_rate=2)
     receipts = [await desk.github("issue_comment", comment("x", n), str(n)) for n in range(4)]
     assert [receipt.status for receipt in receipts] == ["accepted"] * 2 + ["throttled_delayed"] * 2
     assert desk.rung == [receipt.job_id for receipt in receipts]
@@ -155,7 +155,7 @@ async def test_a_throttled_delivery_that_is_sent_again(
     database: Database, clock: ManualClock
 ) -> None:
     """Its sender comes back before its time: it is a duplicate, and there is one job for it."""
-    desk = Desk(database, clock, per_minute=1)
+    desk = Desk(database, clock, repo_rate=1)
     counter = "towline_pipeline_throttled_total"
     before = REGISTRY.get_sample_value(counter, {"source": "github"}) or 0.0
     await desk.github("issue_comment", comment("x", 1), "first")

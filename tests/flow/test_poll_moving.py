@@ -16,7 +16,7 @@ from tests.clocks import ManualClock
 from tests.flow.recovery_world import Quiet
 from towline.coordination.sql import SqlDocuments
 from towline.core import keys
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.core.watermarks import mark_from
 from towline.flow.ingest import Ingest
 from towline.flow.poll import Pollers, PollRules
@@ -102,13 +102,13 @@ async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
 
 
 def pollers(database: Database, place: Place, ingest: type[Ingest] = Ingest) -> Pollers:
-    inbox, clock = SqlInbox(database, rate_of(1000, 60_000_000)), database.clock
+    inbox, clock = SqlInbox(database, per_minute(1000)), database.clock
     taking = ingest(inbox, Quiet(), clock, audit_to_log, {}, 3)
     return Pollers([place], inbox, taking, SqlDocuments(database), clock, RULES)
 
 
 async def knows(database: Database, word: str) -> bool:
-    return bool(await SqlInbox(database, rate_of(1000, 60_000_000)).known([word]))
+    return bool(await SqlInbox(database, per_minute(1000)).known([word]))
 
 
 async def test_a_word_on_a_thing_beyond_the_cut(database: Database) -> None:
@@ -270,7 +270,7 @@ async def test_the_newest_word_on_a_thing_comes_last(database: Database) -> None
         place.things[thing] = place.now
     place.moves[1] = "z"
     await poller.poll()
-    rows = await SqlInbox(database, rate_of(1000, 60_000_000)).listing(2**62, 10)
+    rows = await SqlInbox(database, per_minute(1000)).listing(2**62, 10)
     received = {row.delivery_id: row.received_us for row in rows}
     early, late = sorted(name for name in received if name.startswith("z@"))
     assert received[early] < received[late]

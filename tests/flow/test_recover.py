@@ -15,7 +15,7 @@ from tests.clocks import ManualClock
 from tests.flow.recovery_world import APP, LIB, Crash, DyingDocuments, FailingIngest, Quiet, World
 from tests.hook_world import SECRET, TOKEN, Door, served
 from towline.core.recovery import HOUR_US, app_hook
-from towline.core.throttle import Rate
+from towline.core.throttle import Rate, Rates
 from towline.errors import Unavailable
 from towline.flow.ingest import Sender
 from towline.flow.recover import HookReport
@@ -34,7 +34,7 @@ async def world(database: Database, clock: ManualClock) -> AsyncIterator[World]:
     """At ten minutes past an hour, so that no hour ends by chance."""
     clock.advance(4200 - clock.now_us() // 10**6 % 3600)
     sim = HookLogSim(clock, token=TOKEN)
-    inbox = SqlInbox(database, Rate(1, 10**6))
+    inbox = SqlInbox(database, Rates(Rate(1, 10**6)))
     ingest = FailingIngest(
         inbox, Quiet(), clock, lambda *_, **__: None, {"github": Sender([SECRET])}, 3
     )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.core import cron
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.errors import Rejected
 from towline.flow.deliver import DeliveryHandler
 from towline.flow.ingest import Ingest
@@ -29,7 +29,7 @@ class Silence:
 
 @pytest.fixture
 def inbox(database: Database) -> SqlInbox:
-    return SqlInbox(database, rate_of(30, 60_000_000))
+    return SqlInbox(database, per_minute(30))
 
 
 def schedules_of(

@@ -13,7 +13,7 @@ import httpx2
 from fastapi import FastAPI
 
 from tests.clocks import ManualClock
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.ports.inbox import Arrival
 from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
 from towline.settings import ApiKeySettings
@@ -64,7 +64,7 @@ class Plane:
     def __post_init__(self) -> None:
         self.keys = SqlApiKeys(self.database)
         self.keyring = Keyring(self.keys, self.clock, self.given)
-        self.inbox = SqlInbox(self.database, rate_of(1000, MINUTE_US))
+        self.inbox = SqlInbox(self.database, per_minute(1000))
         self.jobs = SqlJobs(self.database)
 
     def app(self, ready_seconds: float = 2.0) -> FastAPI:

@@ -286,6 +286,16 @@ async def test_over_its_rate_a_repository_waits(sql_url: str) -> None:
         assert len(events_told(jobs)) == 6
 
 
+async def test_over_its_rate_an_organisation_waits(sql_url: str) -> None:
+    """The same over all of its repositories, by the setting for it; other owners do not notice."""
+    async with front_door(sql_url, ingest=PLENTY | {"org_rate_per_minute": 2}) as door:
+        names = ["acme/one", "acme/two", "acme/three", "others/one"]
+        answers = [await door.post(push(name)) for name in names]
+        assert [answer.status_code for answer in answers] == [202, 202, 200, 202]
+        assert answers[2].json()["status"] == "throttled_delayed"
+        assert len(await door.inbox()) == 4
+
+
 async def left(door: FrontDoor, count: int) -> bool:
     depth = await door.service.jobs.depth(OWN_QUEUE)
     return (depth.queued, depth.running) == (count, 0)

@@ -1,8 +1,9 @@
 """The inbox in SQL: dedup, throttle, store and enqueue are one transaction.
 
-Arrivals of concurrent requests share it. A repository that sends more than its rate has the jobs
-of the excess run later; nothing is dropped. A delivery about something that a waiting job is
-about already joins that job, whose row is locked so that nobody can begin it meanwhile.
+Arrivals of concurrent requests share it. A repository, or an organisation, that sends more than
+its rate has the jobs of the excess run later; nothing is dropped. A delivery about something that
+a waiting job is about already joins that job, whose row is locked so that nobody can begin it
+meanwhile.
 
 A delivery is found by the sender's id and by its key through one index: equal keys have equal ids.
 """
@@ -16,7 +17,7 @@ from operator import itemgetter
 
 import orjson
 
-from towline.core.throttle import Rate, verdict
+from towline.core.throttle import Rate, Rates, meters_of, verdict
 from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
@@ -152,9 +153,9 @@ CLEANUP = Statement(
 
 
 class SqlInbox:
-    def __init__(self, database: Database, rate: Rate) -> None:
+    def __init__(self, database: Database, rates: Rates) -> None:
         self._database = database
-        self._rate = rate
+        self._rates = rates
         self._takes: Coalescer[Arrival, Taken] = Coalescer(
             self._fly,
             key=itemgetter(0),
@@ -172,11 +173,11 @@ class SqlInbox:
     async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:
         if self._database.far:
             return await self._fly_at_once(arrivals)
-        taken = await self._database.transact(lambda: _taking(arrivals, self._rate))
+        taken = await self._database.transact(lambda: _taking(arrivals, self._rates))
         return [taken[arrival.key] for arrival in arrivals]
 
     async def _fly_at_once(self, arrivals: list[Arrival]) -> list[Taken]:
-        rows = rows_at_once(arrivals, _MOST_PASSENGERS, self._rate)
+        rows = rows_at_once(arrivals, _MOST_PASSENGERS, self._rates)
         found = {row[0]: row for row in await self._database.run(TAKE, rows)}
         late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
         if late:
@@ -191,7 +192,7 @@ class SqlInbox:
                 return None
             if not arrivals:
                 return []
-            taken = yield from taking(arrivals, self._rate)
+            taken = yield from taking(arrivals, self._rates)
             return [taken[arrival.key] for arrival in arrivals]
 
         return await self._database.transact(script)
@@ -233,8 +234,8 @@ def _told_at_once(arrival: Arrival, row: Row) -> Taken:
     return _repeated(arrival, job_id, first_body) if copies else _told(job_id, delay_us)
 
 
-def _taking_at_once(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
-    rows = yield TAKE, rows_at_once(arrivals, _MOST_PASSENGERS, rate)
+def _taking_at_once(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
+    rows = yield TAKE, rows_at_once(arrivals, _MOST_PASSENGERS, rates)
     found = {row[0]: row for row in rows}
     late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
     if late:
@@ -242,7 +243,7 @@ def _taking_at_once(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str,
     return {one.key: _told_at_once(one, found[one.key]) for one in arrivals}
 
 
-def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]:
+def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
     """For a store with one writer: between two of its steps nobody else writes."""
     told = yield from _repeating(arrivals)
     new = [arrival for arrival in arrivals if arrival.key not in told]
@@ -251,7 +252,7 @@ def _taking(arrivals: Sequence[Arrival], rate: Rate) -> Script[dict[str, Taken]]
     waiting = yield from _waiting(new)
     job_of = _assign(new, waiting)
     yield STORE, [_row(arrival, job_of[arrival.key]) for arrival in new]
-    delays = yield from _throttling(new, rate)
+    delays = yield from _throttling(new, rates)
     late = [(arrival.delivery_id, arrival.key) for arrival in new if delays.get(arrival.key)]
     if late:
         yield THROTTLED, late
@@ -303,31 +304,31 @@ def _assign(arrivals: Sequence[Arrival], waiting: dict[str, tuple[str, int]]) ->
     return job_of
 
 
-def _throttling(new: Sequence[Arrival], rate: Rate) -> Script[dict[str, int]]:
+def _throttling(new: Sequence[Arrival], rates: Rates) -> Script[dict[str, int]]:
     """How long the job of each new delivery must wait, in microseconds."""
-    hits = Counter(arrival.repo for arrival in new if arrival.repo is not None)
+    meters = {arrival.key: meters_of(arrival.repo, rates) for arrival in new}
+    hits = Counter(meter for counted in meters.values() for meter in counted)
     if not hits:
         return {}
-    wanted = [(_rate_key(repo), count, *rate) for repo, count in sorted(hits.items())]
+    wanted = [(key, count, *rate) for (key, rate), count in sorted(hits.items())]
     yield HIT_SILENTLY, wanted
     excess = yield EXCESS, [(key, count) for key, count, *_ in wanted]
     if not any(row[0] for row in excess):
         return {}
     rows = yield PACED, [(key,) for key, *_ in wanted]
+    rates_by_key = {key: Rate(*rate) for key, _, *rate in wanted}
     room = {row[0]: row[1] for row in rows}
-    waits = {row[0]: verdict(False, row[2], row[3], rate).retry_after for row in rows}
-    delays = {}
+    waits = {
+        key: verdict(False, arrival_us, now_us, rates_by_key[key]).retry_after
+        for key, _, arrival_us, now_us in rows
+    }
+    delays = dict.fromkeys(meters, 0)
     for arrival in new:
-        if arrival.repo is None:
-            continue
-        key = _rate_key(arrival.repo)
-        room[key] -= 1
-        delays[arrival.key] = 0 if room[key] >= 0 else max(1, round(waits[key] * 1e6))
+        for key, _ in meters[arrival.key]:
+            room[key] -= 1
+            if room[key] < 0:
+                delays[arrival.key] = max(1, delays[arrival.key], round(waits[key] * 1e6))
     return delays
-
-
-def _rate_key(repo: str) -> str:
-    return f"repo:{repo}:webhook:minute"
 
 
 def _queueing(

@@ -12,7 +12,7 @@ import orjson
 from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlLeases
 from towline.core.retry import Backoff
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import Definitive, TowlineError, Transient
 from towline.flow.ingest import DELIVERY, Ingest
@@ -105,7 +105,7 @@ class DoorScene:
         if self.broker is not None:
             bell = SimBell(self.broker, node)
         jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, rate_of(10, 60_000_000))
+        inbox = SqlInbox(database, per_minute(10))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS)
         rules = WorkRules(
             f"{node}", LEASE_SECONDS, _JOB_SECONDS, Backoff(1_000_000, 8_000_000), REPO_LIMIT

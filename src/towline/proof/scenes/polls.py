@@ -15,7 +15,7 @@ from towline.coordination.sql import SqlDocuments, SqlLeases
 from towline.core.events import Commented, Event
 from towline.core.recovery import Limits
 from towline.core.retry import Backoff
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import TowlineError
 from towline.flow.deliver import DeliveryHandler
@@ -97,7 +97,7 @@ class PollsScene:
         database, clock, node = actor.database, actor.clock, actor.node
         bell = ShoutingBell(database.mailbox)
         jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, rate_of(10_000, 60_000_000))
+        inbox = SqlInbox(database, per_minute(10_000))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS)
         first = FirstTold(self._track, SqlOwners(database))
         handler = DeliveryHandler(inbox, first)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlLeases
 from towline.core.retry import Backoff
-from towline.core.throttle import rate_of
+from towline.core.throttle import per_minute
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import LockTimeout, TowlineError
 from towline.flow.deliver import DeliveryHandler
@@ -121,7 +121,7 @@ class TowScene:
         database = ReadCommitted(stage, stage.wire(node, stage.sql), clock, actor.mailbox)
         bell = ShoutingBell(database.mailbox)
         jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, rate_of(600, 60_000_000))
+        inbox = SqlInbox(database, per_minute(600))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, _MAX_ATTEMPTS)
         outside = self._outside(actor)
         given = settings(observe=self.observe)
