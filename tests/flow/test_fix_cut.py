@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.flow.fix_world import REPO, World
 from towline.core.events import Actor, Commented
 from towline.core.fix_start import errand_of
 from towline.core.fixrun import STAGES, RunRecord
+from towline.ports.workspace import BranchMoved
 from towline.store.sql import Database
 from towline.wiring import backend_over, database_for
 
@@ -103,22 +105,33 @@ async def test_cut_twice(database: Database, clock: ManualClock) -> None:
         await is_whole(second, run, f"{at}: {first.fuse.where}, {second.fuse.where}")
 
 
+def with_a_merge_request() -> World:
+    world = World()
+    world.origin.branches["topic"] = world.origin.commit({"app.py": "broken\n"}, "topic")
+    world.hub.there_is(7, "topic")
+    return world
+
+
+async def asked(rig: Rig, words: str = "/copilot take it out", note_id: str = "c") -> RunRecord:
+    """Somebody has asked for it, in a note on that merge request."""
+    note = Commented(
+        source="github", repo=REPO, number=7, action="created", comment_id=note_id,
+        author=Actor("octocat"), body=words,
+    )  # fmt: skip
+    started = errand_of(note, rig.rules)
+    assert started is not None
+    run, _ = await rig.starter.start(started, f"github:note{note_id}:0")
+    return run
+
+
 async def test_cut_while_pushing_onto_a_merge_request(
     database: Database, clock: ManualClock
 ) -> None:
     """Its own branch gets one commit more, wherever the process ends."""
     for at in range(1, 60):
-        world = World()
-        world.origin.branches["topic"] = world.origin.commit({"app.py": "broken\n"}, "topic")
-        world.hub.there_is(7, "topic")
+        world = with_a_merge_request()
         first = process(database, clock, world, at)
-        note = Commented(
-            source="github", repo=REPO, number=7, action="created", comment_id=f"c{at}",
-            author=Actor("octocat"), body="/copilot take it out",
-        )  # fmt: skip
-        started = errand_of(note, first.rules)
-        assert started is not None
-        run, _ = await first.starter.start(started, f"github:note{at}:0")
+        run = await asked(first, note_id=f"c{at}")
         try:
             await first.work()
         except Cut:
@@ -139,18 +152,10 @@ async def test_a_branch_of_others_that_moved_meanwhile(
     database: Database, clock: ManualClock
 ) -> None:
     """If nobody can tell whether the commit arrived, a person looks; nothing is pushed twice."""
-    world = World()
-    world.origin.branches["topic"] = world.origin.commit({"app.py": "broken\n"}, "topic")
-    world.hub.there_is(7, "topic")
-    note = Commented(
-        source="github", repo=REPO, number=7, action="created", comment_id="c",
-        author=Actor("octocat"), body="please\n/copilot take it out\nand be quick",
-    )  # fmt: skip
+    world = with_a_merge_request()
     first = process(database, clock, world, fuse=Fuse(on="after push"))
-    started = errand_of(note, first.rules)
-    assert started is not None
-    assert started.errand.instruction == "take it out\nand be quick"
-    run, _ = await first.starter.start(started, "github:note:0")
+    run = await asked(first, "please\n/copilot take it out\nand be quick")
+    assert run.errand.instruction == "take it out\nand be quick"
     assert await cut(first) == "after push"
     world.origin.branches["topic"] = world.origin.commit({"app.py": "mended\n", "b": "1"})
     second = await first.after_the_end()
@@ -158,6 +163,27 @@ async def test_a_branch_of_others_that_moved_meanwhile(
     found = await second.run(run.run_key)
     assert "topic moved while" in (found.blocked_reason or "")
     assert len(world.origin.pushes) == 1
+
+
+async def test_a_branch_that_moved_is_worked_on_where_it_is(
+    database: Database, clock: ManualClock
+) -> None:
+    """The same attempt goes on from the new head, and checks again what comes of it there."""
+    world = with_a_merge_request()
+    origin, plain = world.origin, world.remote.push
+
+    async def overtaken(workspace: Any, branch: str, commit: str) -> str | None:
+        world.remote.push = plain  # type: ignore[method-assign]
+        origin.branches["topic"] = origin.commit({"app.py": "broken\n", "b": "1"}, "topic")
+        raise BranchMoved("the branch topic moved since it was opened")
+
+    world.remote.push = overtaken  # type: ignore[method-assign]
+    rig = process(database, clock, world)
+    run = await asked(rig)
+    assert await rig.status() == "done"
+    assert (await rig.run(run.run_key)).attempt_count == 1
+    assert origin.commits[origin.branches["topic"]] == {"app.py": "mended\n", "b": "1"}
+    assert world.checks["VALIDATION"].calls == 2
 
 
 async def test_one_that_only_slept_writes_nothing(database: Database, clock: ManualClock) -> None:

@@ -224,6 +224,23 @@ async def test_two_that_were_about_to_do_not_wait_for_ever(
     assert [pull["head"] for pull in world.hub.pulls.values()] == [one.branch]
 
 
+async def test_what_it_had_opened_is_its_own(database: Database, clock: ManualClock) -> None:
+    """Though another is open, by a request that came late: it is noted, and not disowned."""
+    world = World()
+    first, one = await about_to_open(database, clock, world, "after open_pull")
+    other = await first.fail(run_id="72")
+    begun = await first.plain_runs.begin(other.run_key, 3)
+    assert begun is not None
+    world.hub.there_is(2, other.branch)
+    await first.plain_runs.opened(other.run_key, begun.token, 2, "https://forge.example/2")
+    await first.plain_runs.finish(other.run_key, begun.token, "done")
+    clock.advance(901)
+    second = await first.after_the_end()
+    await second.work()
+    found = await second.run(one.run_key)
+    assert (found.state, found.last_pr_number) == ("done", 1)
+
+
 async def test_nothing_is_taken_for_granted_while_the_forge_is_away(
     database: Database, clock: ManualClock
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.test_sandboxes import DETACHED, ENDLESS, GREEDY, python, survivors
+from tests.sandbox.test_sandboxes import DETACHED, ENDLESS, GREEDY, SEGMENTS, python, survivors
 from towline.errors import Rejected
 from towline.ports.workspace import Limits
 from towline.sandbox.choice import choose_sandbox
@@ -91,3 +91,9 @@ async def test_strict_is_refused_where_nothing_isolates(monkeypatch: pytest.Monk
     else:
         with pytest.raises(Rejected, match="install bubblewrap"):
             await choose_sandbox(strict=True)
+
+
+async def test_segments_of_the_machine_are_out_of_reach(folder: Path) -> None:
+    """Without a namespace for them, which ends with the command, even one of a page would stay."""
+    ran = await python(LimitsSandbox(use=()), folder, SEGMENTS)
+    assert ran.output.split() == ["28", "28", "28", "28", "-1"], ran

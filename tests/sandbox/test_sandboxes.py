@@ -262,6 +262,29 @@ async def test_what_is_shared_counts_once(sandbox: Sandbox, folder: Path) -> Non
     assert (ran.status, ran.output) == (0, "done\n")
 
 
+SEGMENTS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def segment(size):
+    made = libc.shmget(0, ctypes.c_size_t(size), 0o1600)
+    return "made" if made >= 0 else ctypes.get_errno()
+queue = libc.msgget(0, 0o1600)
+print(segment(56), segment(4096), segment(4097), segment(1 << 33), queue)
+"""
+
+
+async def test_memory_that_no_process_holds_is_refused(sandbox: Sandbox, folder: Path) -> None:
+    """System V segments beyond a page, and queues: "no space left", as at the system's limit."""
+    ran = await python(sandbox, folder, SEGMENTS)
+    assert ran.output.split() == ["made", "made", "28", "28", "-1"], ran
+
+
+async def test_a_command_is_passed_on_as_it_is(sandbox: Sandbox, folder: Path) -> None:
+    """Also words that the sandbox has a use for itself."""
+    ran = await sandbox.run(["echo", "{status}", "{refused}"], folder, Limits(seconds=20))
+    assert ran.output == "{status} {refused}\n", ran
+
+
 async def test_one_file_cannot_be_too_large(sandbox: Sandbox, folder: Path) -> None:
     """Its writer fails, at the limit."""
     code = "open('big', 'wb').truncate(50_000_000)"

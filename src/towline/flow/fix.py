@@ -33,7 +33,7 @@ from towline.flow.publish import Publishing, intended, is_under_way
 from towline.ports.clock import Clock
 from towline.ports.jobs import Claimed, JobStore
 from towline.ports.runs import RunStore
-from towline.ports.workspace import Repositories, Sandbox
+from towline.ports.workspace import BranchMoved, Repositories, Sandbox
 
 PIPELINE_SECONDS: Final = 1200.0
 _LOOK_AGAIN_US: Final = 60_000_000
@@ -248,7 +248,10 @@ class FixHandler:
             )
             async with opened as workspace:
                 attempt.workspace = workspace
-                ended = await self._in_workspace(attempt, forgotten)
+                try:
+                    ended = await self._in_workspace(attempt, forgotten)
+                except BranchMoved:
+                    continue
             if ended is not None:
                 return ended
         raise Transient("the branch moves faster than it can be worked on")

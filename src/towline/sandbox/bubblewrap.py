@@ -44,9 +44,9 @@ class BubblewrapSandbox(Supervised):
         environment: Mapping[str, str],
     ) -> dict[str, Any]:
         task = super()._task(command, folder, private, limits, environment)
-        wrapping = [*self._wrapping(task, limits), "--json-status-fd", "{fd}", "--"]
+        told = ["--seccomp", "{refused}", "--json-status-fd", "{status}"]
         counted = [self._prlimit, f"--nproc={limits.processes}", "--"] if self._prlimit else []
-        return task | {"command": [*wrapping, *counted, *command], "wrapped": True}
+        return task | {"wrapping": [*self._wrapping(task, limits), *told, "--", *counted]}
 
     def _wrapping(self, task: Mapping[str, Any], limits: Limits) -> list[str]:
         wrapping = [

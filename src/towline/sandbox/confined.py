@@ -114,7 +114,7 @@ class Supervised:
             "confine": False,
             "required": [],
             "keep": [],
-            "wrapped": False,
+            "wrapping": [],
         }
 
     def readable(self, network: bool) -> list[str]:

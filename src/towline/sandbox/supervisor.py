@@ -40,21 +40,23 @@ def _load(name: str) -> ModuleType:
 class Command:
     """The command as this process sees it: a child, and whatever descends from it."""
 
-    def __init__(self, task: dict[str, Any], kernel: ModuleType) -> None:
+    def __init__(self, task: dict[str, Any], kernel: ModuleType, calls: ModuleType) -> None:
         self._task = task
-        self._kernel = kernel
         heard, told = os.pipe()
         self._setup = heard
         self._started, status = os.pipe()
-        if task["wrapped"]:
-            task["keep"] = [status]
-            task["command"] = [one.replace("{fd}", str(status)) for one in task["command"]]
+        refused = _readable(calls.program(own_segments=True))
+        if task["wrapping"]:
+            task["keep"] = [status, refused]
+            numbers = {"{status}": str(status), "{refused}": str(refused)}
+            wrapping = [numbers.get(one, one) for one in task["wrapping"]]
+            task["command"] = [*wrapping, *task["command"]]
         self.pid = os.fork()
         if self.pid == 0:
             os.close(heard)
-            _Child(task, kernel, told).run()
-        os.close(told)
-        os.close(status)
+            _Child(task, kernel, calls, told).run()
+        for fd in (told, status, refused):
+            os.close(fd)
         self.status: int | None = None
 
     def setup(self) -> dict[str, Any]:
@@ -66,7 +68,7 @@ class Command:
     def started(self) -> bool:
         """Whether what wraps the command says that it came that far; after its end."""
         with os.fdopen(self._started) as file:
-            return not self._task["wrapped"] or "exit-code" in file.read()
+            return not self._task["wrapping"] or "exit-code" in file.read()
 
     def reap(self) -> bool:
         """Take leave of those that ended; whether the command itself did."""
@@ -100,9 +102,12 @@ class Command:
 class _Child:
     """The way from a fork of this process to the command, each step with less."""
 
-    def __init__(self, task: dict[str, Any], kernel: ModuleType, told: int) -> None:
+    def __init__(
+        self, task: dict[str, Any], kernel: ModuleType, calls: ModuleType, told: int
+    ) -> None:
         self._task = task
         self._kernel = kernel
+        self._calls = calls
         self._told = told
         self._holds: list[str] = []
 
@@ -139,6 +144,7 @@ class _Child:
         if "landlock" in task["use"] and kernel.restrict_files(readable, writable, network=free):
             self._holds.append("files")
         kernel.forget_privileges()
+        self._calls.refuse(own_segments="processes" in self._holds)
         missing = sorted(set(task["required"]) - set(self._holds))
         if missing:
             raise OSError(f"this machine cannot cut it off: no isolation of {', '.join(missing)}")
@@ -276,6 +282,14 @@ def _open_fds() -> list[int]:
     return list(range(3, 1024))
 
 
+def _readable(text: bytes) -> int:
+    """A pipe from which these few bytes can be read, once."""
+    reading, writing = os.pipe()
+    os.write(writing, text)
+    os.close(writing)
+    return reading
+
+
 def _close(fd: int) -> None:
     try:
         os.close(fd)
@@ -299,14 +313,14 @@ def _take_precedence() -> None:
 
 
 def main(control: int, report: int) -> None:
-    kernel, usage = _load("kernel"), _load("usage")
+    kernel, usage, calls = _load("kernel"), _load("usage"), _load("calls")
     task = _read_task(control)
     _take_precedence()
     kernel.become_subreaper()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     watch = Watch(task, usage, control)
-    command = Command(task, kernel)
+    command = Command(task, kernel, calls)
     told = command.setup()
     why: str | None = None
     pause = 0.005
