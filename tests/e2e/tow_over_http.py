@@ -106,6 +106,10 @@ class Served:
     async def status(self, number: int, repo: str = REPO) -> Any:
         return await self.get(f"/api/pr/{repo}/{number}/status")
 
+    async def status_if_known(self, number: int) -> Any:
+        answer = await self.client.get(f"/api/pr/{REPO}/{number}/status")
+        return None if answer.status_code == 404 else answer.json()
+
     async def sweep(self, *, dry_run: bool = False) -> Any:
         return await self.post("/api/reconciler/run" + ("?dry_run=true" if dry_run else ""))
 
@@ -247,15 +251,19 @@ class Place:
         return before == after and not after.running and len(self.sim.asked) == asked
 
     async def until(self, number: int, *states: str, within: float = HOUR) -> Any:
-        """Let time pass until the pull request is in one of these states; its status then."""
+        """Let time pass until the pull request is in one of these states; its status then.
+
+        It may be unknown at first: a delivery whose job met a stalled disk is tried again later.
+        """
         end_us = self.clock.now_us() + int(within * 1e6)
         while True:
             await self.quiet()
-            seen = await self.tow.status(number)
-            if seen["state"] in states:
+            seen = await self.tow.status_if_known(number)
+            if seen is not None and seen["state"] in states:
                 return seen
             left = (end_us - self.clock.now_us()) / 1e6
-            assert left > 0, f"in {within:g} s it was not {states}: {seen['state']} {told(seen)}"
+            found = f"{seen['state']} {told(seen)}" if seen is not None else "not known"
+            assert left > 0, f"in {within:g} s it was not {states}: {found}"
             self.clock.advance(min(left, max(_LEAST_STEP, await self._next_due())))
 
     # ------------------------------------------------------------------ the world

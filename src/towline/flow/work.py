@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -196,7 +196,7 @@ class Crew:
         now = self._clock.monotonic()
         held = list(self.held.values())
         try:
-            async with asyncio.timeout(self.rules.lease_seconds / _RENEWALS_PER_LEASE):
+            async with asyncio.timeout(self._patience(held, now)):
                 places = [(one.job.id, one.job.token) for one in held]
                 ours = await self._jobs.heartbeat(places, self.rules.lease_us)
         except (Transient, TimeoutError) as trouble:
@@ -211,6 +211,11 @@ class Crew:
                 one.abandon("lost")
             elif now - one.began > self.rules.timeout_seconds:
                 one.abandon("timeout")
+
+    def _patience(self, held: Sequence[Held], now: float) -> float:
+        """Who waits for an answer longer than the first lease is safe works on past its end."""
+        safe_for = min((one.safe_until - now for one in held), default=0.0)
+        return max(0.0, min(safe_for, self._until_next_renewal()))
 
     def _until_next_renewal(self) -> float:
         return self.rules.lease_seconds / _RENEWALS_PER_LEASE

@@ -44,6 +44,7 @@ _SENDER_SECONDS: Final = 10.0
 _MOST_TRIES: Final = 40
 _CALM_SECONDS: Final = 300
 _EVERY_MINUTE: Final = {"tick": "* * * * *"}
+_MINUTE_US: Final = 60_000_000
 
 
 class _Sent(NamedTuple):
@@ -76,7 +77,11 @@ class DoorScene:
         self.bodies = Bodies(stage)
         self.watch = JobWatch(stage, MAX_ATTEMPTS, REPO_LIMIT, self.bodies)
         self.deliveries = DeliveryWatch(stage)
-        stage.server.watchers += [self.watch, self.deliveries, ScheduleWatch(stage, "tick")]
+        stage.server.watchers += [
+            self.watch,
+            self.deliveries,
+            ScheduleWatch(stage, "tick", _MINUTE_US),
+        ]
         self.accepted: Counter[str] = Counter()
         self.acknowledged: set[str] = set()
         self.handled: set[str] = set()

@@ -75,7 +75,7 @@ class Forge:
         serial = len(self.comments) + 1
         said = Comment(serial, number, at_us, self.now_us(), f"guid-{serial}")
         self.comments.append(said)
-        pull = self.pulls.setdefault(number, Pull(number, at_us, at_us))
+        pull = self.pulls.setdefault(number, Pull(number, at_us, self.now_us()))
         if at_us > pull.at_us:
             pull.at_us, pull.shown_us = at_us, self.now_us()
         return said

@@ -1,0 +1,37 @@
+"""The scene of the front door and its workers: what it found is mended, and stays so."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from towline.flow.work import Crew
+from towline.proof.mutations import Mutation, instead, without
+from towline.proof.play import play
+
+
+def _as_long_as_a_turn(self: Crew, *_: Any) -> float:
+    return self._until_next_renewal()
+
+
+PATIENT: Final = Mutation(
+    "renewal-longer-than-a-lease",
+    "who may have lost its lease stops before that ends",
+    "door",
+    [instead(Crew, "_patience", _as_long_as_a_turn)],
+)
+
+
+@pytest.mark.parametrize("seed", [2445, 3467, 5728])
+def test_who_is_cut_off_stops_in_time(seed: int) -> None:
+    """Waiting for the answer to a renewal, a worker worked on past the end of its lease."""
+    assert play(seed).violations == []
+    with without(PATIENT):
+        assert any("past its lease" in one for one in play(seed).violations)
+
+
+@pytest.mark.parametrize("seed", [3383, 4972])
+def test_a_tick_that_was_stored_by_one_who_died_is_not_the_last(seed: int) -> None:
+    """The next leader finds a later one due; each of them is taken in once."""
+    assert play(seed).violations == []
