@@ -19,6 +19,7 @@ from tests.servers import (
     RedisServer,
     create_database,
     drop_database,
+    migrate,
     redis_command,
 )
 
@@ -50,15 +51,47 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a new, empty database."""
-    admin_url = POSTGRES_OVERRIDE
-    if not admin_url:
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        admin_url = server.start().url
-    name = f"towline_{uuid.uuid4().hex}"
-    yield create_database(admin_url, name)
+def _postgres_admin_url(request: pytest.FixtureRequest) -> str:
+    """Where databases are made; a server that a test has stopped is started again."""
+    if POSTGRES_OVERRIDE:
+        return POSTGRES_OVERRIDE
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.start().url
+
+
+@pytest.fixture(scope="session")
+def _migrated() -> Iterator[list[str]]:
+    """The name of a database to copy, once there is one: a copy is quicker than the migrations."""
+    names: list[str] = []
+    yield names
+    if POSTGRES_OVERRIDE and names:
+        drop_database(POSTGRES_OVERRIDE, names[0])
+
+
+@pytest.fixture
+def postgres_url(_postgres_admin_url: str, _migrated: list[str]) -> Iterator[str]:
+    """The URL of a new database that has our tables, and nothing in them."""
+    if not _migrated:
+        name = _new_name()
+        migrate(create_database(_postgres_admin_url, name))
+        _migrated.append(name)
+    yield from _database(_postgres_admin_url, like=_migrated[0])
+
+
+@pytest.fixture
+def bare_postgres_url(_postgres_admin_url: str) -> Iterator[str]:
+    """The URL of a new database without any table."""
+    yield from _database(_postgres_admin_url)
+
+
+def _database(admin_url: str, like: str | None = None) -> Iterator[str]:
+    name = _new_name()
+    yield create_database(admin_url, name, like)
     drop_database(admin_url, name)
+
+
+def _new_name() -> str:
+    return f"towline_{uuid.uuid4().hex}"
 
 
 @pytest.fixture
@@ -84,6 +117,13 @@ def backend_url(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
         return "memory://"
     url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite_url", "bare_postgres_url"])
+def bare_sql_url(request: pytest.FixtureRequest) -> str:
+    """Each SQL backend in turn, without any table."""
+    url: str = request.getfixturevalue(request.param)
     return url
 
 

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -365,9 +366,22 @@ class RedisServer(PrivateServer):
             return False
 
 
-def create_database(admin_url: str, name: str) -> str:
-    psql(admin_url, f'CREATE DATABASE "{name}"')
+def create_database(admin_url: str, name: str, like: str | None = None) -> str:
+    """A new one; with `like` a copy of that one, to which nobody may be connected."""
+    copied = f' TEMPLATE "{like}"' if like else ""
+    psql(admin_url, f'CREATE DATABASE "{name}"{copied}')
     return at_database(admin_url, name)
+
+
+def migrate(url: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "towline", "db", "upgrade"],
+        env={**os.environ, "TOWLINE_DATABASE_URL": url},
+        cwd=tempfile.gettempdir(),
+        check=True,
+        capture_output=True,
+        timeout=START_SECONDS,
+    )
 
 
 def drop_database(admin_url: str, name: str) -> None:

@@ -20,10 +20,12 @@ def test_postgres_is_durable(postgres_url: str) -> None:
     assert psql(postgres_url, "SHOW synchronous_commit") == "on"
 
 
-def test_each_test_has_its_own_database(postgres_url: str) -> None:
-    """A fresh database holds no table of ours."""
+def test_each_test_has_its_own_database(postgres_url: str, bare_postgres_url: str) -> None:
+    """One with our tables and nothing in them, or one without any table."""
     query = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
-    assert psql(postgres_url, query) == "0"
+    assert int(psql(postgres_url, query)) > 10
+    assert psql(postgres_url, "SELECT count(*) FROM towline_jobs") == "0"
+    assert psql(bare_postgres_url, query) == "0"
 
 
 def test_redis_answers_ping(redis_url: str) -> None:

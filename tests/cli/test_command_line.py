@@ -22,14 +22,14 @@ def towline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_db_upgrade_and_current(sql_url: str) -> None:
+def test_db_upgrade_and_current(bare_sql_url: str) -> None:
     """`db current` sees an empty database, `db upgrade` fills it, twice does no harm."""
-    before = towline("db", "current", "--json", TOWLINE_DATABASE_URL=sql_url)
+    before = towline("db", "current", "--json", TOWLINE_DATABASE_URL=bare_sql_url)
     assert json.loads(before.stdout)["version"] is None
     for _ in range(2):
-        upgraded = towline("db", "upgrade", TOWLINE_DATABASE_URL=sql_url)
+        upgraded = towline("db", "upgrade", TOWLINE_DATABASE_URL=bare_sql_url)
         assert (upgraded.returncode, "up to date" in upgraded.stdout) == (0, True)
-    after = json.loads(towline("db", "current", "--json", TOWLINE_DATABASE_URL=sql_url).stdout)
+    after = json.loads(towline("db", "current", "--json", TOWLINE_DATABASE_URL=bare_sql_url).stdout)
     assert after["version"] == after["newest"]
 
 

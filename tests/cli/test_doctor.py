@@ -102,16 +102,16 @@ async def test_a_database_that_cannot_be_used(tmp_path: Path, url: str, complain
     assert notes.read_bytes() == before
 
 
-async def test_postgres_is_looked_at_and_left_alone(tmp_path: Path, postgres_url: str) -> None:
+async def test_postgres_is_looked_at_and_left_alone(tmp_path: Path, bare_postgres_url: str) -> None:
     """Its version and its clock are told, and no table is made."""
-    ran = await examined(tmp_path, TOWLINE_DATABASE_URL=postgres_url)
+    ran = await examined(tmp_path, TOWLINE_DATABASE_URL=bare_postgres_url)
     assert ran.code == 0, ran.out
     assert "PostgreSQL" in ran.findings("database")[0]["found"]
     assert "the database" in ran.findings("clock")[0]["found"]
     assert "no tables yet" in ran.findings("tables")[0]["found"]
-    assert psql(postgres_url, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'towline%'") == (
-        "0"
-    )
+    assert psql(
+        bare_postgres_url, "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'towline%'"
+    ) == ("0")
 
 
 async def test_redis_and_its_eviction_policy(tmp_path: Path, redis_url: str) -> None:

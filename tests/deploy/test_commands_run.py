@@ -22,7 +22,9 @@ from tests.servers import free_port
 SECONDS = 60
 
 
-def environment(postgres_url: str, redis_url: str, control: int, metrics: int) -> dict[str, str]:
+def environment(
+    bare_postgres_url: str, redis_url: str, control: int, metrics: int
+) -> dict[str, str]:
     """That of compose with its example of secrets; addresses are those of the test's servers."""
     lines = [line for line in text_of("towline.env.example").splitlines() if line[0] != "#"]
     secrets = dict(line.split("=", 1) for line in lines)
@@ -32,7 +34,7 @@ def environment(postgres_url: str, redis_url: str, control: int, metrics: int) -
         **secrets,
         **compose["services"]["api"]["environment"],
         **manifest["data"],
-        "TOWLINE_DATABASE_URL": postgres_url,
+        "TOWLINE_DATABASE_URL": bare_postgres_url,
         "TOWLINE_REDIS_URL": redis_url,
         "TOWLINE_SERVE__CONTROL_PORT": str(control),
         "TOWLINE_WORKER__METRICS_PORT": str(metrics),
@@ -47,10 +49,10 @@ def args_of(deployment: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(250)
-def test_migrate_serve_and_worker(postgres_url: str, redis_url: str, tmp_path: Path) -> None:
+def test_migrate_serve_and_worker(bare_postgres_url: str, redis_url: str, tmp_path: Path) -> None:
     """The migration, the door with both planes and their probes, and a worker that ends well."""
     control, metrics = free_port(), free_port()
-    given = environment(postgres_url, redis_url, control, metrics)
+    given = environment(bare_postgres_url, redis_url, control, metrics)
     migrated = subprocess.run(
         [sys.executable, "-m", "towline", "db", "upgrade"],
         cwd=tmp_path,

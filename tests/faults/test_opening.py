@@ -52,9 +52,9 @@ async def test_opening_is_cut_anywhere(postgres_url: str, proxy: FaultProxy) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [700, 1000, 1500, 2500])
-async def test_migrating_is_cut(postgres_url: str, proxy: FaultProxy, count: int) -> None:
+async def test_migrating_is_cut(bare_postgres_url: str, proxy: FaultProxy, count: int) -> None:
     """Its caller is told to try again, and the next one makes the tables."""
-    database = Postgres(at_port(postgres_url, proxy.port), SystemClock())
+    database = Postgres(at_port(bare_postgres_url, proxy.port), SystemClock())
     try:
         proxy.cut_after_reply_bytes(count)
         assert not await opened(database)

@@ -48,22 +48,22 @@ def test_processes_that_start_at_once_make_the_tables_once(sqlite_url: str, crew
 
 
 async def test_migrations_of_several_processes_wait_for_each_other(
-    postgres_url: str, crew: Crew
+    bare_postgres_url: str, crew: Crew
 ) -> None:
     """Six find an empty database, are held up before the first table, and then go on at once."""
-    stranger = await asyncpg.connect(postgres_url)
+    stranger = await asyncpg.connect(bare_postgres_url)
     transaction = stranger.transaction()
     await transaction.start()
     await stranger.execute("CREATE TABLE towline_version (version_num TEXT)")
-    children = await asyncio.to_thread(start_openers, crew, postgres_url)
+    children = await asyncio.to_thread(start_openers, crew, bare_postgres_url)
     async with asyncio.timeout(PATIENCE):
-        while int(await asyncio.to_thread(psql, postgres_url, MIGRATING)) < PROCESSES:  # noqa: ASYNC110
+        while int(await asyncio.to_thread(psql, bare_postgres_url, MIGRATING)) < PROCESSES:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await transaction.rollback()
     await stranger.close()
     for child in children:
         assert (await asyncio.to_thread(child.hear, "open"))["size"] == 0
-    assert ask(postgres_url, "SELECT version_num FROM towline_version") == [newest()]
+    assert ask(bare_postgres_url, "SELECT version_num FROM towline_version") == [newest()]
 
 
 def test_advisory_locks_belong_to_transactions() -> None:
@@ -74,10 +74,13 @@ def test_advisory_locks_belong_to_transactions() -> None:
 
 
 async def test_one_process_may_open_several_new_databases_at_once(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, bare_postgres_url: str
 ) -> None:
     """Their migrations do not get into each other's way."""
-    urls = [postgres_url, *[f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db", "c.db")]]
+    urls = [
+        bare_postgres_url,
+        *[f"sqlite:///{tmp_path / name}" for name in ("a.db", "b.db", "c.db")],
+    ]
     handles = await asyncio.gather(*[Idempotency.open(url)._open() for url in urls])
     for idem in handles:
         assert (await idem.check_and_set("jira:1", "acme", 1)).status == "new"
