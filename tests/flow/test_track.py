@@ -188,6 +188,14 @@ async def test_a_discovered_pull_request_is_taken_under_tow(desk: Desk) -> None:
     assert len(await desk.pulls.events(REPO, 7)) == len(events)
 
 
+async def test_an_opening_that_is_told_late_is_no_news(desk: Desk) -> None:
+    """The pull request was discovered before its webhook came: nothing is odd about that."""
+    await desk.tracker.observe(REF, snapshot(check("success")))
+    before = await desk.lines()
+    await desk.tell(pull(title="as it was at first"))
+    assert await desk.lines() == before
+
+
 @pytest.mark.parametrize("gone", [pull("edited", author=None, head_ref="x"), merged()])
 async def test_discovery_takes_only_open_and_towed_ones(desk: Desk, gone: Event) -> None:
     """Somebody else's pull request, or one that is over, is left alone."""

@@ -115,7 +115,7 @@ def _of_pull(
         person = is_person(event.actor, context.ours)
         about |= {"before": record.facts.head_sha, "by_person": person}
         return [Told("BRANCH_UPDATED", None, about, by_person=person)]
-    if event.action in ("opened", "reopened"):
+    if event.action == "reopened":
         return [Told("PR_OPENED", None, about)]
     return []
 
