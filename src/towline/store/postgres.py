@@ -43,6 +43,15 @@ _SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+# A machine that is cut off says nothing any more. By itself the server would keep its sessions for
+# two hours, with what they had locked.
+_SIGNS_OF_LIFE = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+}
+_KNOWS_TRANSACTION_TIMEOUT = 17
 _PLAN_SECONDS = 15
 """How long a plan may be used: one made for an empty queue reads a long one whole for each job."""
 
@@ -108,11 +117,27 @@ class Postgres:
         return newest()
 
     async def _dial(self) -> Any:
-        limit = str(int(self._timeout * 1000))
-        return await self._dial_with({**_SESSION, "statement_timeout": limit})
+        """What a client had locked is free again soon after its own calls would have ended.
+
+        A newer server ends a transaction also where its client was lost between the two halves
+        of a statement, while to an older one it seems to be at work.
+        """
+        limit = int(self._timeout * 1000)
+        limits = {"statement_timeout": limit, "idle_in_transaction_session_timeout": limit}
+        settings = {name: str(value) for name, value in limits.items()}
+        connection = await self._dial_with({**_SESSION, **_SIGNS_OF_LIFE, **settings})
+        if connection.get_server_version().major >= _KNOWS_TRANSACTION_TIMEOUT:
+            try:
+                await connection.execute(f"SET transaction_timeout = {2 * limit}")
+            except BaseException as error:
+                connection.terminate()
+                if isinstance(error, Exception):
+                    raise self._translate(error) from error
+                raise
+        return connection
 
     async def _dial_without_limits(self) -> Any:
-        return await self._dial_with({"application_name": "towline-migrations"})
+        return await self._dial_with({"application_name": "towline-migrations", **_SIGNS_OF_LIFE})
 
     async def dial_for_reading(self) -> Any:
         """A connection of the caller's own, whose transactions may not write."""
