@@ -13,10 +13,11 @@ from towline.coordination.sql import SqlDocuments, SqlRates
 from towline.core.events import Commented
 from towline.core.sweep_policy import TowPolicy
 from towline.errors import Rejected
-from towline.flow.bridge import COMMAND, Bridge
+from towline.flow.bridge import COMMAND, COMMENT, Bridge
 from towline.flow.discover import Discoverer
 from towline.flow.escalate import ESCALATE, Escalations
 from towline.flow.pokes import Poker
+from towline.flow.prune import Pruning, plain
 from towline.flow.reconcile import Reconciler
 from towline.flow.reconcile_breakers import GLOBAL, NOTIFY, Breakers
 from towline.flow.remediate import Pause, Remediator
@@ -42,7 +43,6 @@ if TYPE_CHECKING:  # they load an HTTP client, which a worker without a forge ha
     from towline.notifiers.http import HttpPoster
 
 _PROBE_US = 300_000_000
-_AT_A_TIME = 200
 
 
 class Closing(Protocol):
@@ -150,14 +150,17 @@ class TowParts:
     def handlers(self) -> dict[str, Handler]:
         return {
             COMMAND: self.bridge.handle,
+            COMMENT: self.bridge.handle_comment,
             ESCALATE: self._escalations.escalate,
             NOTIFY: self._escalations.notify,
         }
 
     def chores(self) -> list[Chore]:
         """Sweeps need a forge to look at; forgetting does not."""
+        reopenings = plain(self.pulls.forget_reopened)
         chores = [
-            Chore("forget ended pull requests", 60.0, self._forget),
+            Chore("forget ended pull requests", 60.0, Pruning({"pulls": self.pulls.prune}).run),
+            Chore("forget reopenings", 3600.0, Pruning({"reopenings": reopenings}).run),
             Chore("link replacements", 60.0, self._discoverer.link),
         ]
         if self.outside.forges:
@@ -167,10 +170,6 @@ class TowParts:
                 Chore("discover", times.discover_seconds, self._discoverer.discover),
             ]
         return chores
-
-    async def _forget(self) -> None:
-        while await self.pulls.cleanup(_AT_A_TIME) == _AT_A_TIME:
-            pass
 
 
 def _repos_to_look_at(settings: Settings, forges: Mapping[str, Forge]) -> dict[str, list[str]]:

@@ -66,10 +66,6 @@ WHERE event_type = $1 AND payload::json ->> 'anomaly' IS NULL
 GROUP BY repo, number
 """
 _DEAD = "SELECT id, kind, error, reason FROM towline_jobs WHERE state = 'dead'"
-_DEAD_COMMANDS = """
-SELECT params::json ->> 'repo', (params::json ->> 'number')::bigint FROM towline_jobs
-WHERE kind = 'command' AND state = 'dead'
-"""
 
 
 async def watch(url: str) -> None:
@@ -183,26 +179,29 @@ async def moves(url: str) -> list[str]:
 
 
 async def effects(url: str, town: Town, naps: Sequence[tuple[float, float]]) -> list[str]:
-    """Each pull request taken up once, each question received and answered once."""
-    opened, received = [
+    """Each pull request taken up once, each question received and answered once.
+
+    An answer may be that there is none: then the question's failure is in the log.
+    """
+    opened, received, failed = [
         {Place(repo, number): count for repo, number, count in await rows(url, _EVENTS, kind)}
-        for kind in ("PR_OPENED", "COMMAND_RECEIVED")
+        for kind in ("PR_OPENED", "COMMAND_RECEIVED", "COMMAND_FAILED")
     ]
-    dead = Counter(Place(*row) for row in await rows(url, _DEAD_COMMANDS))
     wrong = [
         f"{place} was taken up {opened.get(place, 0)} times"
         for place in town.pulls
         if opened.get(place, 0) != 1
     ]
     answers = town.answers()
-    answered = Counter({(one.place, one.mark) for one in answers})
-    by_place = Counter(place for place, _ in answered)
+    by_place = Counter(place for place, _ in {(one.place, one.mark) for one in answers})
+    sorry = Counter(place for place, _ in {(one.place, one.mark) for one in answers if one.failed})
     for place, asked in town.asked.items():
-        least = asked - dead[place]
-        if not least <= received.get(place, 0) <= asked:
+        if not asked - sorry[place] <= received.get(place, 0) <= asked:
             wrong.append(f"{place}: {asked} questions, {received.get(place, 0)} received")
-        if not least <= by_place[place] <= asked:
+        if by_place[place] != asked:
             wrong.append(f"{place}: {asked} questions, {by_place[place]} answered")
+        if sorry[place] > failed.get(place, 0):
+            wrong.append(f"{place}: {sorry[place]} told that it failed, {failed.get(place, 0)} did")
     return wrong + [
         f"{one.place}: the answer {one.mark} was given again" for one in doubled(answers, naps)[0]
     ]

@@ -48,6 +48,8 @@ class Summary:
     deliveries: int = 0
     pulls: int = 0
     questions: int = 0
+    sorry: int = 0
+    """Questions whose answer is that they could not be answered."""
     moves: int = 0
     disk: str = ""
     ends: Counter[str] = field(default_factory=Counter)
@@ -65,7 +67,8 @@ class Summary:
             f"seed {self.seed}: {self.seconds:.0f} s; full disk by {self.disk}",
             f"at rest {self.calm_seconds:.0f} s after the storm",
             f"{self.sent} webhooks sent, {self.deliveries} deliveries: {counted(self.ends)}",
-            f"{self.pulls} pull requests, {self.questions} questions, {self.moves} moves of jobs",
+            f"{self.pulls} pull requests, {self.moves} moves of jobs",
+            f"{self.questions} questions, {self.sorry} of them answered with a regret",
             f"{self.faults.total()} faults: {counted(self.faults)}",
             f"ended by themselves: {counted(self.ended_alone)}",
             f"dead letters: {counted(self.dead)}",
@@ -204,6 +207,7 @@ class Run:
         summary.said_again_after_sleep = len(ledger.doubled(town.answers(), naps)[1])
         summary.deliveries = summary.ends.total()
         summary.pulls, summary.questions = len(town.pulls), town.asked.total()
+        summary.sorry = len({one.mark for one in town.answers() if one.failed})
         summary.moves = self._look.moves
         summary.dead = await ledger.dead_letters(url)
 
@@ -235,7 +239,7 @@ async def chaos(seed: int, seconds: float, tell: Tell = lambda line: None) -> Su
     summary = Summary(seed, folder)
     began = time.monotonic()
     try:
-        async with world_of(seed, folder, megabytes=32 + int(seconds / 30)) as world:
+        async with world_of(seed, folder, seconds) as world:
             summary.disk, summary.faults = world.disk.kind, world.faults
             await Run(world, summary, _noted(tell, folder)).go(seconds)
             summary.ended_alone = Counter(

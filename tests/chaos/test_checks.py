@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos import ledger
 from tests.chaos.small_disk import SmallDisk
-from tests.chaos.town import Answer, Place, Town
+from tests.chaos.town import OURS, Answer, Place, Town
 from tests.chaos.visitors import Visitors
 from tests.e2e.ledger import looking_at
 from tests.e2e.senders import Crowd, Parcel
@@ -80,17 +80,34 @@ def test_answers(times: list[float], wrong: int, slept: int) -> None:
     assert (len(found[0]), len(found[1])) == (wrong, slept)
 
 
-async def test_effects(postgres_url: str) -> None:
-    """A pull request that was not taken up, and a question that nobody answered, are missed."""
+@pytest.mark.parametrize(
+    ("comments", "found"),
+    [
+        ([], ["1 questions, 0 received", "1 questions, 0 answered"]),
+        (["It waits. <!-- towline:why:1 -->"], ["1 questions, 0 received"]),
+        (
+            ["It could not be carried out. <!-- towline:why:1 -->"],
+            ["1 told that it failed, 0 did"],
+        ),
+        (
+            ["It waits. <!-- towline:why:1 -->", "It waits. <!-- towline:why:2 -->"],
+            ["1 questions, 0 received", "1 questions, 2 answered"],
+        ),
+    ],
+)
+async def test_effects(postgres_url: str, comments: list[str], found: list[str]) -> None:
+    """A pull request that was not taken up, and a question without its one answer, are missed."""
     await ledger.watch(postgres_url)
     town = Town(random.Random(1))
     town.open()
-    town.asked[town.pulls[0]] += 1
-    found = await ledger.effects(postgres_url, town, [])
-    assert [one.partition(": ")[2] or one.rpartition(") ")[2] for one in found] == [
+    (place,) = town.pulls
+    town.asked[place] += 1
+    for comment in comments:
+        town.world.comment(*place, OURS, comment)
+    wrong = await ledger.effects(postgres_url, town, [])
+    assert [one.partition(": ")[2] or one.rpartition(") ")[2] for one in wrong] == [
         "was taken up 0 times",
-        "1 questions, 0 received",
-        "1 questions, 0 answered",
+        *found,
     ]
 
 

@@ -1,7 +1,8 @@
 """What is written about in the storm: a town of pull requests, whose forge is one of the ledgers.
 
-People ask `/why`, and each question has to be answered once, by a comment with its own mark. The
-forge is the simulated one over HTTP, on the real clock. Its news is what the webhooks tell of.
+People ask `/why`, and each question has to be answered once, by a comment with its own mark; where
+that could not be done, the comment says so. The forge is the simulated one over HTTP, on the real
+clock. Its news is what the webhooks tell of.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ PERSON = "octocat"
 REPOS = tuple(f"octo-org/app-{number}" for number in range(6))
 _ROOT = "http://127.0.0.1"
 _TALKED_ABOUT = 60
+_FAILED = "could not be carried out"
 _MARK = re.compile(r"<!-- towline:(why:\S+) -->")
 
 
@@ -42,11 +44,21 @@ class Answer(NamedTuple):
     place: Place
     mark: str
     at: float
+    failed: bool = False
+    """It only says that there is no answer."""
 
 
 class Town:
-    def __init__(self, dice: random.Random) -> None:
+    """Where people ask no more often than `asks_every` seconds.
+
+    Each question is two writes at the forge, a reaction and an answer, and GitHub's limits, which
+    a worker keeps from its side, are one a second and 500 an hour.
+    """
+
+    def __init__(self, dice: random.Random, asks_every: float = 0.0) -> None:
         self._dice = dice
+        self._asks_every = asks_every
+        self._asked_at = 0.0
         self.world = World(time.time(), dice.randrange(1 << 30))
         for repo in REPOS:
             self.world.create_repo(repo, {"README.md": b"# app\n"})
@@ -96,9 +108,10 @@ class Town:
 
     def _ask(self) -> None:
         asked = [place for place in self.pulls[-_TALKED_ABOUT:] if place in self.known]
-        if not asked:
+        if not asked or time.monotonic() < self._asked_at + self._asks_every:
             self._check()
             return
+        self._asked_at = time.monotonic()
         place = self._dice.choice(asked)
         self.world.comment(*place, PERSON, "/why")
         self.asked[place] += 1
@@ -110,7 +123,7 @@ class Town:
 
     def answers(self) -> list[Answer]:
         return [
-            Answer(place, mark[1], comment.created_at)
+            Answer(place, mark[1], comment.created_at, _FAILED in comment.body)
             for place in self.pulls
             for comment in self._ours(place)
             if (mark := _MARK.search(comment.body))

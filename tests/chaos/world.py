@@ -27,6 +27,8 @@ from towline.sim.town import AUTHOR
 
 LEASE_SECONDS = 3.0
 _GLANCE = 0.2
+_ASKS_EVERY = 1.5
+_MOST_QUESTIONS = 450
 _DATABASE = "chaos"
 
 
@@ -142,10 +144,14 @@ def _small_settings(world: World) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def world_of(seed: int, folder: Path, megabytes: int) -> AsyncIterator[World]:
-    """Servers and proxies that run; the processes of Towline are ready to be started."""
+async def world_of(seed: int, folder: Path, seconds: float) -> AsyncIterator[World]:
+    """Servers and proxies that run; the processes of Towline are ready to be started.
+
+    It is large enough for a storm of so many seconds.
+    """
     dice = random.Random(f"world {seed}")
-    town = Town(random.Random(f"town {seed}"))
+    asks_every = max(_ASKS_EVERY, seconds / _MOST_QUESTIONS)
+    town = Town(random.Random(f"town {seed}"), asks_every)
     async with AsyncExitStack() as stack:
         postgres = stack.enter_context(PostgresServer())
         redis = stack.enter_context(RedisServer())
@@ -160,7 +166,7 @@ async def world_of(seed: int, folder: Path, megabytes: int) -> AsyncIterator[Wor
             name: await stack.enter_async_context(FaultProxy(*address))
             for name, address in addresses.items()
         }
-        disk = stack.enter_context(SmallDisk(folder / "small", megabytes))
+        disk = stack.enter_context(SmallDisk(folder / "small", 32 + int(seconds / 30)))
         database_url = create_database(postgres.url, _DATABASE)
         small_url = f"sqlite:///{disk.folder / 'towline.db'}"
         world = World(seed, folder, town, postgres, redis, database_url, small_url, proxies, disk)

@@ -14,7 +14,7 @@ from towline.core.signals import Poked, Signals, Towing, Trigger
 from towline.core.snapshot import PullRef
 from towline.core.sweep_policy import RepoPolicy, TowPolicy
 from towline.errors import Transient
-from towline.flow.bridge import COMMAND, Bridge
+from towline.flow.bridge import COMMAND, COMMENT, Bridge
 from towline.flow.discover import Discoverer
 from towline.flow.escalate import ESCALATE, Escalations
 from towline.flow.pokes import Poker
@@ -139,6 +139,7 @@ class Rig:
         self.fixes: list[Claimed] = []
         self.handlers: dict[str, Callable[[Claimed], Awaitable[Any]]] = {
             COMMAND: self.bridge.handle,
+            COMMENT: self.bridge.handle_comment,
             ESCALATE: self.escalations.escalate,
             NOTIFY: self.escalations.notify,
             "fix": self._fix,

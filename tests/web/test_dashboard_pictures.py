@@ -45,6 +45,20 @@ def test_a_life_is_told_by_its_log() -> None:
     assert "/merge refused by octocat" in [mark.text for mark in life.marks]
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("COMMAND_RECEIVED", "/why ordered by octocat"),
+        ("COMMAND_REJECTED", "/why refused by octocat"),
+        ("COMMAND_FAILED", "/why given up, ordered by octocat"),
+    ],
+)
+def test_what_became_of_a_command(kind: str, text: str) -> None:
+    """A mark says who gave it, and whether it was taken, refused or given up."""
+    log = [told(kind, 1, command="/why", requested_by="octocat")]
+    assert [mark.text for mark in life_of(log, "CREATED", 0, 9 * MINUTE).marks] == [text]
+
+
 def test_a_record_has_the_last_word() -> None:
     """Without any log there is one span, as the record has it."""
     life = life_of((), "APPROVED", 5 * MINUTE, 9 * MINUTE)

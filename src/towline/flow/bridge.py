@@ -24,8 +24,9 @@ from towline.core.remedies import REMEDIES, target_of
 from towline.core.snapshot import PullRef
 from towline.core.sweep_policy import TowPolicy
 from towline.core.throttle import rate_of, verdict
-from towline.errors import Rejected
-from towline.flow.bridge_comments import CommentedCommands
+from towline.errors import Definitive, LeaseLost, Rejected, Transient, Unavailable
+from towline.flow.bridge_comments import COMMENT, CommentedCommands, asked_again, asked_before
+from towline.flow.bridge_failures import MOST_ATTEMPTS, MOST_TRIES, Failures, is_given_up
 from towline.flow.bridge_routes import (
     Answers,
     CommandSource,
@@ -36,21 +37,25 @@ from towline.flow.bridge_routes import (
     UnknownPull,
     cancelled,
     left_to_a_person,
+    order_id,
+    why_marker,
+    written_by,
 )
 from towline.flow.escalate import params_of
 from towline.flow.reconcile_history import whole_log
-from towline.flow.remediate import Remediator
+from towline.flow.remediate import Remediator, asks_to_wait
 from towline.flow.remediate_records import Order
 from towline.flow.tow_metrics import COMMANDS as COMMANDS_COUNTED
 from towline.ports.clock import Clock
 from towline.ports.coordination import RateStore
-from towline.ports.forge import Forge
+from towline.ports.forge import Forge, ForgeUnavailable
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, Bell, Claimed, JobStore, NewJob
 from towline.ports.pulls import Change, PullEvent, PullRecord, PullStore
 
 __all__ = [
     "COMMAND",
+    "COMMENT",
     "BatchResult",
     "Bridge",
     "CommandSource",
@@ -102,6 +107,7 @@ class Bridge:
         self._clock = clock
         self._bell = bell
         self._answers = Answers(forges)
+        self._failures = Failures(store, jobs, self._answers)
         self._comments = CommentedCommands(self.order, store, forges, policy)
 
     # ------------------------------------------------------------------ ordering
@@ -123,11 +129,13 @@ class Bridge:
         record = await self._store.read(repo, number)
         if record is None:
             raise UnknownPull(f"{repo}#{number} is not under tow")
-        if (why_not := refusal(known, record.state)) is not None:
-            raise NotNow(why_not)
         now_us = self._clock.now_us() if at_us is None else at_us
         dice = hashlib.sha256(key.encode()).digest() if key else secrets.token_bytes(8)
         root = job_id(now_us, dice)
+        if (why_not := refusal(known, record.state)) is not None:
+            if key is None or await self._jobs.read(root) is None:
+                raise NotNow(why_not)
+            return Ordered(root, known, repo, number)
         params = {
             "forge": record.ref.forge,
             "repo": repo,
@@ -144,8 +152,17 @@ class Bridge:
         return Ordered(root, known, repo, number)
 
     async def orders(self, event: Commented, stored: Stored) -> list[Ordered]:
-        """The commands of a comment, answered there."""
-        return await self._comments.orders(event, stored)
+        """The commands of a comment, answered there; later, while the forge does not answer."""
+        try:
+            return await self._comments.orders(event, stored.received_us)
+        except Unavailable:
+            await self._jobs.enqueue(asked_again(event, stored.received_us))
+            return []
+
+    async def handle_comment(self, job: Claimed) -> dict[str, Any]:
+        """A comment whose commands could not be taken when it came."""
+        ordered = await self._comments.orders(*asked_before(params_of(job)))
+        return {"ordered": [one.job_id for one in ordered]}
 
     async def batch(
         self, refs: Sequence[tuple[str, int]], command: str, requested_by: str
@@ -184,6 +201,7 @@ class Bridge:
             repo=str(params["repo"]),
             priority=_PRIORITY,
             delay_us=delay_us,
+            max_attempts=MOST_ATTEMPTS,
         )
         await self._jobs.enqueue(job)
         if self._bell is not None and not delay_us:
@@ -192,8 +210,41 @@ class Bridge:
     # ------------------------------------------------------------------ the job
 
     async def handle(self, job: Claimed) -> dict[str, Any]:
+        """Carry it out; where that cannot be done, whoever gave it is told before the job ends."""
         params = params_of(job)
         command = known_command(str(params["command"]))
+        if job.attempts > 1 and (heir := await self._jobs.read(_successor(params))) is not None:
+            return {"outcome": "deferred", "job_id": heir.id}
+        if is_given_up(job):
+            reason = await self._failures.last_error(job)
+            given_up = Definitive(f"given up after {MOST_TRIES} tries: {reason}")
+            return await self._fail(job, command, params, given_up, reason)
+        try:
+            return await self._carry_out(command, params)
+        except ForgeUnavailable as trouble:
+            if not asks_to_wait(trouble):
+                raise
+            return await self._later(params, trouble.retry_after, "deferrals")
+        except (Transient, LeaseLost, OSError):
+            raise
+        except Exception as error:
+            return await self._fail(job, command, params, error, str(error))
+
+    async def _fail(
+        self,
+        job: Claimed,
+        command: Command,
+        params: Mapping[str, Any],
+        error: Exception,
+        reason: str,
+    ) -> dict[str, Any]:
+        came = await self._failures.tell(job, command, params, reason)
+        COMMANDS_COUNTED.labels(command, came.outcome if came is not None else "given_up").inc()
+        if came is None:
+            raise error
+        return {"outcome": came.outcome, "detail": came.detail}
+
+    async def _carry_out(self, command: Command, params: Mapping[str, Any]) -> dict[str, Any]:
         record = await self._store.read(str(params["repo"]), int(params["number"]))
         if record is None:
             return {"outcome": "refused", "detail": "it is no longer under tow"}
@@ -247,18 +298,17 @@ class Bridge:
         return None if written else "it is no longer under tow"
 
     async def _route(self, ref: PullRef, command: Command, params: Mapping[str, Any]) -> Routed:
-        root = str(params["root"])
         if command == "/why":
             record = await self._store.read(ref.repo, ref.number)
             if record is None:
                 return Routed("failed", "it is no longer under tow")
             text = why(record, await whole_log(self._store, ref))
-            await self._answers.say(ref, text, f"why:{root}")
+            await self._answers.say(ref, text, why_marker(params))
             return Routed("done", text)
         if command == "/cancel":
             return await cancelled(self._store, self._forges[ref.forge], ref, params)
         order = Order(
-            id=f"command {root} {int(params['tries']) + int(params['deferrals'])}",
+            id=order_id(params),
             strategy=STRATEGY_OF[command],
             by=str(params["requested_by"]),
             source="command-queue",
@@ -271,16 +321,24 @@ class Bridge:
         return _routed(result.outcome, result.detail, result.record, order, params)
 
     async def _later(self, params: Mapping[str, Any], seconds: float, what: str) -> dict[str, Any]:
-        """The successor's id follows from the first one's, so that it is queued once."""
-        root, count = str(params["root"]), int(params[what]) + 1
-        following = {**params, what: count}
-        turn = int(following["deferrals"]) + int(following["tries"])
-        if turn > _MOST_DEFERRALS:
+        """Leave it to a successor."""
+        if _next_turn(params) > _MOST_DEFERRALS:
             raise Rejected("it had to wait too often")
-        dice = hashlib.sha256(f"{root} {turn}".encode()).digest()
-        successor = job_id(int(params["ordered_us"]) + turn, dice)
+        successor = _successor(params)
+        following = {**params, what: int(params[what]) + 1}
         await self._enqueue(successor, following, int(seconds * 1e6))
         return {"outcome": "deferred", "job_id": successor, "seconds": round(seconds, 3)}
+
+
+def _next_turn(params: Mapping[str, Any]) -> int:
+    return int(params["deferrals"]) + int(params["tries"]) + 1
+
+
+def _successor(params: Mapping[str, Any]) -> str:
+    """Its id follows from the first one's, so that it is queued once, and is known afterwards."""
+    turn = _next_turn(params)
+    dice = hashlib.sha256(f"{params['root']} {turn}".encode()).digest()
+    return job_id(int(params["ordered_us"]) + turn, dice)
 
 
 def known_command(text: str) -> Command:
@@ -307,10 +365,7 @@ def _receiving(
         if refused is not None:
             payload["reason"] = refused
         kind = RECEIVED if refused is None else REJECTED
-        source: Literal["admin-api", "command-queue"] = (
-            "admin-api" if params["source"] == "admin-api" else "command-queue"
-        )
-        return Change(record, [PullEvent(kind, source, now_us, payload, key=key)])
+        return Change(record, [PullEvent(kind, written_by(params), now_us, payload, key=key)])
 
     return decide
 

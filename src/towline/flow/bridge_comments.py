@@ -1,26 +1,35 @@
 """Slash commands in comments: who may give them, and how they are answered.
 
 A reaction says whether a command was taken; where it was not, one comment says why. Words that
-only look like commands are other bots' business, unless they are nearly one of ours.
+only look like commands are other bots' business, unless they are nearly one of ours. A comment that
+comes while the forge does not answer is kept as a job of its own: it outlives a longer outage than
+the job of its delivery.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Mapping
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+import orjson
 
 from towline.core.commands import COMMANDS, Parsed, parse
-from towline.core.events import Commented
+from towline.core.events import Actor, Commented
+from towline.core.ids import job_id
 from towline.core.snapshot import PullRef
 from towline.core.sweep_policy import TowPolicy
 from towline.core.towing import is_person
 from towline.errors import Rejected
+from towline.flow.bridge_failures import MOST_ATTEMPTS
 from towline.flow.bridge_routes import Answers, CommandSource, NotNow, Ordered, UnknownPull
 from towline.ports.forge import Forge, Permission
-from towline.ports.inbox import Stored
+from towline.ports.jobs import OWN_QUEUE, NewJob
 from towline.ports.pulls import PullStore
 
+COMMENT: Final = "comment"
+_AGAIN_AFTER_US: Final = 30_000_000
 _RANKS: Final[tuple[Permission, ...]] = ("none", "read", "triage", "write", "maintain", "admin")
 
 
@@ -50,8 +59,8 @@ class CommentedCommands:
         self._policy = policy
         self._answers = Answers(forges)
 
-    async def orders(self, event: Commented, stored: Stored) -> list[Ordered]:
-        """`Unavailable` if the forge does not say who may: the delivery is tried again."""
+    async def orders(self, event: Commented, at_us: int) -> list[Ordered]:
+        """Those of a comment that came at `at_us`. `Unavailable` if the forge does not answer."""
         if event.action != "created" or not is_person(event.author, self._policy.own_logins):
             return []
         parsed = parse(event.body)
@@ -67,7 +76,7 @@ class CommentedCommands:
             said = f"@{login} may not give commands here: that needs {needed} permission."
             await self._refuse(ref, event, [said])
             return []
-        ordered, refusals = await self._order_all(parsed, login, event, stored)
+        ordered, refusals = await self._order_all(parsed, login, event, at_us)
         refusals += nearly
         if refusals:
             await self._refuse(ref, event, refusals)
@@ -76,7 +85,7 @@ class CommentedCommands:
         return ordered
 
     async def _order_all(
-        self, parsed: Parsed, login: str, event: Commented, stored: Stored
+        self, parsed: Parsed, login: str, event: Commented, at_us: int
     ) -> tuple[list[Ordered], list[str]]:
         ordered: list[Ordered] = []
         refusals: list[str] = []
@@ -89,7 +98,7 @@ class CommentedCommands:
                     source="pr-comment",
                     requested_by=login,
                     key=f"{event.source} {event.repo} {event.comment_id} {command}",
-                    at_us=stored.received_us,
+                    at_us=at_us,
                 )
             except (NotNow, UnknownPull) as refused:
                 refusals.append(f"{refused}.")
@@ -118,6 +127,46 @@ class CommentedCommands:
             await self._forges[ref.forge].react(ref, event.comment_id, content)
         except Rejected:
             return
+
+
+def asked_again(event: Commented, at_us: int) -> NewJob:
+    """The job that looks at a comment once more; one for each comment."""
+    author = event.author
+    asked = f"comment {event.source} {event.repo} {event.comment_id}"
+    params = {
+        "source": event.source,
+        "repo": event.repo,
+        "number": event.number,
+        "comment_id": event.comment_id,
+        "author": author and [author.login, author.kind],
+        "body": event.body,
+        "in_review": event.in_review,
+        "at_us": at_us,
+    }
+    return NewJob(
+        id=job_id(at_us, hashlib.sha256(asked.encode()).digest()),
+        queue=OWN_QUEUE,
+        kind=COMMENT,
+        params=orjson.dumps(params).decode(),
+        repo=event.repo,
+        delay_us=_AGAIN_AFTER_US,
+        max_attempts=MOST_ATTEMPTS,
+    )
+
+
+def asked_before(params: Mapping[str, Any]) -> tuple[Commented, int]:
+    """The comment of such a job, and when it came."""
+    event = Commented(
+        source=params["source"],
+        repo=params["repo"],
+        number=params["number"],
+        action="created",
+        comment_id=params["comment_id"],
+        author=params["author"] and Actor(*params["author"]),
+        body=params["body"],
+        in_review=params["in_review"],
+    )
+    return event, int(params["at_us"])
 
 
 def _nearly(parsed: Parsed) -> list[str]:

@@ -60,16 +60,32 @@ class Answers:
     def __init__(self, forges: Mapping[str, Forge]) -> None:
         self._forges = forges
 
-    async def tell(self, ref: PullRef, params: Mapping[str, Any], text: str) -> None:
+    async def tell(
+        self, ref: PullRef, params: Mapping[str, Any], text: str, marker: str | None = None
+    ) -> None:
         """Who commented is answered there; the admin API's callers read the job."""
         if params["source"] == "pr-comment":
-            await self.say(ref, text, f"answer:{params['root']}")
+            await self.say(ref, text, marker or f"answer:{params['root']}")
 
     async def say(self, ref: PullRef, text: str, marker: str) -> None:
         try:
             await self._forges[ref.forge].comment(ref, text, marker)
         except Rejected as refused:
             _log.warning("comment_refused", extra={"repo": ref.repo, "error": str(refused)})
+
+
+def order_id(params: Mapping[str, Any]) -> str:
+    """Of the remedy that a command asks for, in this turn of it."""
+    return f"command {params['root']} {int(params['tries']) + int(params['deferrals'])}"
+
+
+def why_marker(params: Mapping[str, Any]) -> str:
+    return f"why:{params['root']}"
+
+
+def written_by(params: Mapping[str, Any]) -> Literal["admin-api", "command-queue"]:
+    """The source of events about a command."""
+    return "admin-api" if params["source"] == "admin-api" else "command-queue"
 
 
 async def cancelled(

@@ -23,6 +23,10 @@ _STEPS: Final = (
     604_800, 1_209_600, 2_592_000,
 )  # fmt: skip
 _MOST_TICKS: Final = 9
+_SAID_OF_COMMANDS: Final = {
+    "COMMAND_REJECTED": "refused by",
+    "COMMAND_FAILED": "given up, ordered by",
+}
 
 MarkKind: TypeAlias = Literal["remedy", "command", "alarm"]
 
@@ -125,8 +129,8 @@ def _mark(event: PullEvent) -> Mark | None:
         return Mark("remedy", event.at_us, f"{_plain(kind)} by {by}")
     if kind.startswith("COMMAND_"):
         by = payload.get("requested_by", event.source)
-        said = "refused" if kind == "COMMAND_REJECTED" else "ordered"
-        return Mark("command", event.at_us, f"{payload.get('command')} {said} by {by}")
+        said = _SAID_OF_COMMANDS.get(kind, "ordered by")
+        return Mark("command", event.at_us, f"{payload.get('command')} {said} {by}")
     if kind in ("ESCALATED_NEEDS_INTERVENTION", "STATE_DRIFT_CORRECTED") or payload.get("anomaly"):
         return Mark("alarm", event.at_us, f"{_plain(kind)}: {_said(payload)}".rstrip(": "))
     return None
