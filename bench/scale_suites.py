@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.doors.bodies import LENGTH
 from bench.plan import Chart, Column, Contender, Figure, Goal, Suite
-from bench.scale import footprint, memory, rows, rows_fill, startup
+from bench.scale import footprint, memory, prune, rows, rows_fill, startup
 
 STARTUP = Suite(
     "startup",
@@ -146,3 +146,46 @@ FOOTPRINT = Suite(
     ),
     page="scale",
 )
+
+PRUNE = Suite(
+    "prune",
+    "What comes and goes",
+    f"Signed deliveries of {LENGTH} bytes as fast as 32 callers can take them in, their jobs "
+    "claimed by 100 and settled, all in one process, and the service's own chore deletes what is "
+    f"older than {prune.KEEP_SECONDS:g} seconds, for {prune.SECONDS:g} seconds "
+    f"({prune.QUICK_SECONDS:g} in a quick run); in the first tenth of them nothing is deleted yet. "
+    "A delivery and its job are two rows. The size is that of the whole database. At the end "
+    "nothing comes any more, and all the rest is deleted: that is the rate alone. PostgreSQL's "
+    "vacuum looks around each second, not each minute.",
+    (
+        Contender("towline-sqlite", "ours", "SQLite", prune.sqlite),
+        Contender("towline-postgres", "ours", "PostgreSQL", prune.postgres, "postgres"),
+    ),
+    (
+        Column("in_per_second", "deliveries in/s"),
+        Column("out_per_second", "rows out/s"),
+        Column("claim.p50_ms", "claim, p50 ms", 1),
+        Column("claim.p99_ms", "claim, p99 ms", 1),
+        Column("claim.longest_ms", "longest claim ms", 1),
+        Column("claim.quiet_longest_ms", "longest, nothing deleted ms", 1),
+        Column("half_mb", "MB half-way", 1),
+        Column("end_mb", "MB at the end", 1),
+        Column("flat", "end by half-way", 2),
+        Column("late_s", "behind at the end, s", 1),
+        Column("vacuums", "vacuums"),
+        Column("drain_per_second", "alone, rows/s"),
+        Column("drain_per_day_m", "alone, million rows/day"),
+    ),
+    tuple(
+        goal
+        for store in ("sqlite", "postgres")
+        for goal in (
+            Goal(f"size at the end by half-way, {store}", Figure(f"towline-{store}", "flat"),
+                 at_most=1.2),
+            Goal(f"million rows a day alone, {store}",
+                 Figure(f"towline-{store}", "drain_per_day_m"), at_least=40),
+        )
+    ),
+    page="scale",
+    rounds=1,
+)  # fmt: skip

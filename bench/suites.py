@@ -17,7 +17,7 @@ from bench.door_suites import INGEST, JOBS
 from bench.load import CALLERS
 from bench.pages_suite import PAGES_SUITE
 from bench.plan import Bench, Chart, Column, Contender, Figure, Goal, Server, Suite
-from bench.scale_suites import FOOTPRINT, MEMORY, ROWS, STARTUP
+from bench.scale_suites import FOOTPRINT, MEMORY, PRUNE, ROWS, STARTUP
 from bench.tow_suites import CLASSIFY, STALE, SWEEP
 
 
@@ -378,6 +378,6 @@ SUITES = {
     for suite in (
         CYCLE_SQLITE, CYCLE_POSTGRES, CYCLE_REDIS, DUPLICATES, LOCK_CONTENDED, LOCK_UNCONTENDED,
         RATELIMIT, GROWTH, DRIVERS, JOBS, INGEST, STALE, SWEEP, CLASSIFY,
-        PAGES_SUITE, STARTUP, ROWS, MEMORY, FOOTPRINT,
+        PAGES_SUITE, STARTUP, ROWS, MEMORY, FOOTPRINT, PRUNE,
     )
 }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from towline import tracing
 from towline.audit import AuditFile
 from towline.coordination.locks import LockService
+from towline.coordination.sql import SqlRates
 from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
 from towline.core.recovery import app_hook, repo_hook
 from towline.core.retry import Backoff
@@ -24,6 +25,7 @@ from towline.errors import Rejected
 from towline.flow.bridge import Bridge
 from towline.flow.deliver import DeliveryHandler
 from towline.flow.ingest import DELIVERY, Ingest, Sender
+from towline.flow.prune import Pruning, plain
 from towline.flow.reap import Reaper, Tidying
 from towline.flow.reconcile import Reconciler
 from towline.flow.recover import Recovery
@@ -65,7 +67,9 @@ if TYPE_CHECKING:
     from towline.forges.github_hooks import GitHubHookLog
 
 _LEADER_TTL_SECONDS = 15.0
-_LEADER_WAIT_SECONDS = 30.0
+_LEADER_WAIT_SECONDS = 5.0
+"""Less than half of the lease: who was lost together with the leader, and whom nobody could ask,
+has no place in the queue any more when its lease ends."""
 
 
 class Worker(Protocol):
@@ -255,12 +259,15 @@ class Service:
             _us(settings.worker.keep_done_seconds),
             _us(settings.worker.keep_dead_seconds),
         )
+        meters = plain(SqlRates(self.database).sweep)
+        leases = plain(self._state.leases.sweep)
         chores = [
             Chore("reap", 1.0, reaper.reap),
             Chore("measure", 5.0, reaper.measure),
             Chore("schedules", 1.0, self._schedules.tick),
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
+            Chore("tidy meters", 600.0, Pruning({"meters": meters, "leases": leases}).run),
             *self.tow.chores(),
             *self.fix.chores(),
             *self._first.chores(),

@@ -18,6 +18,7 @@ from towline.flow.fix_audit import AUDIT, AuditHandler, AuditStarter, schedules_
 from towline.flow.fix_checks import Safety, Scans, Validation
 from towline.flow.fix_plan import Patcher, Planner
 from towline.flow.fix_start import FIX, FixStarter
+from towline.flow.prune import Pruning
 from towline.flow.publish import Publishing
 from towline.flow.upkeep import Chore
 from towline.flow.work import Handler
@@ -36,7 +37,7 @@ from towline.settings_policy import command_of, fix_rules_of
 from towline.store.runs import SqlRuns
 from towline.store.sql import Database
 
-_AT_A_TIME = 200
+_AT_A_TIME = 20
 _REVIVE_SECONDS = 60.0
 _LONGER_THAN_THE_DEAD = 15.0
 _log = logging.getLogger("towline.fix")
@@ -86,7 +87,7 @@ class FixService:
 
     def chores(self) -> list[Chore]:
         return [
-            Chore("forget old runs", 60.0, self._forget),
+            Chore("forget old runs", 60.0, self._pruning().run),
             Chore("revive runs", _REVIVE_SECONDS, self._revive),
         ]
 
@@ -103,10 +104,9 @@ class FixService:
         if self._rules.repos:
             await (await self._made()).revive()
 
-    async def _forget(self) -> None:
+    def _pruning(self) -> Pruning:
         keep_us = int(self._settings.fix.keep_seconds * 1e6)
-        while await self.store.cleanup(_AT_A_TIME, keep_us) == _AT_A_TIME:
-            pass
+        return Pruning({"runs": lambda most: self.store.prune(most, keep_us)}, _AT_A_TIME)
 
     async def _made(self) -> FixHandler:
         if self._handler is None:

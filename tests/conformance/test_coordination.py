@@ -63,7 +63,26 @@ async def test_marks_are_swept(backend_url: str, clock: ManualClock) -> None:
         assert await dedup.is_seen("new-7")
 
 
+async def test_more_marks_are_swept_than_come(backend_url: str, clock: ManualClock) -> None:
+    """Where no key comes twice there are never more than between two sweeps."""
+    async with Dedup.open(backend_url, clock=clock) as dedup:
+        for lap in range(3):
+            marks = [dedup.mark_seen(f"{lap} {n}", ttl_seconds=1) for n in range(1000)]
+            await asyncio.gather(*marks)
+            clock.advance(2)
+        assert await dedup._seen.sweep(10_000) <= 1000
+
+
 # ---------------------------------------------------------------------- rate limits
+
+
+async def test_more_meters_are_swept_than_come(backend_url: str, clock: ManualClock) -> None:
+    """Where no key comes twice there are never more than between two sweeps."""
+    async with RateLimit.open(backend_url, clock=clock) as rates:
+        for lap in range(3):
+            await asyncio.gather(*[rates.hit(f"{lap} {n}", 10, 1) for n in range(1000)])
+            clock.advance(2)
+        assert await rates._rates.sweep(10_000) <= 1000
 
 
 async def test_burst_then_steady_rate(backend_url: str, clock: ManualClock) -> None:

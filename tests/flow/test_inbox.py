@@ -172,12 +172,12 @@ async def test_old_deliveries_go_once_their_work_is_done(
     await inbox.take(arrival("a"))
     assert await due(jobs) == ["job_a"]
     clock.advance(100)
-    assert await inbox.cleanup(10, 50_000_000) == 0
+    assert (await inbox.prune(10, 50_000_000)).rows == 0
     await jobs.reap(10)
     await inbox.take(arrival("b"))
     (claimed,) = await jobs.claim(Wish([OWN_QUEUE], "worker", 1, MINUTE_US, 1))
     await jobs.settle(Settlement(claimed.id, claimed.token, "done"))
-    assert await inbox.cleanup(10, 50_000_000) == 1
+    assert (await inbox.prune(10, 50_000_000)).rows == 1
     assert await inbox.known(["a", "b"]) == {"github:7:b"}
 
 

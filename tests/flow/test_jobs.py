@@ -49,6 +49,14 @@ async def test_a_job_is_claimed_by_one_of_many(jobs: SqlJobs) -> None:
     assert len(seen) == 200
 
 
+async def test_nobody_goes_away_empty_while_there_is_work(jobs: SqlJobs) -> None:
+    """Four who look at the same moment see the same job first; each comes to one of its own."""
+    for number in range(0, 40, 4):
+        await put(jobs, *(job(number + n) for n in range(4)))
+        claims = await asyncio.gather(*(jobs.claim(wish(1, owner=f"w{n}")) for n in range(4)))
+        assert [len(claimed) for claimed in claims] == [1, 1, 1, 1]
+
+
 async def test_the_higher_priority_and_then_the_older_goes_first(jobs: SqlJobs) -> None:
     """Order is by priority, then by age; one that is not due is not there."""
     await put(jobs, job(1), job(2, priority=5), job(3), job(4, delay_us=3_600_000_000))
@@ -217,9 +225,10 @@ async def test_ended_jobs_are_forgotten_in_time(jobs: SqlJobs, clock: ManualCloc
     await done(jobs, two, state="dead", error="no", reason="definitive")
     clock.advance(100)
     day = 86_400_000_000
-    assert await jobs.cleanup(10, 50_000_000, day) == 1
+    assert (await jobs.prune("done", 10, 50_000_000)).rows == 1
+    assert (await jobs.prune("dead", 10, day)).rows == 0
     clock.advance(86_400)
-    assert await jobs.cleanup(10, 50_000_000, day) == 1
+    assert (await jobs.prune("dead", 10, day)).rows == 1
     assert [record.id for record in await jobs.listing(None, "", 10)] == ["job_0003"]
 
 

@@ -142,7 +142,7 @@ async def test_an_unfinished_record_never_expires(mesh: Mesh, clock: ManualClock
     await mesh.submit()
     clock.advance(10 * DAY)
     assert (await mesh.submit()).status == "in_progress"
-    assert await mesh.service.cleanup() == 0
+    assert (await mesh.service.cleanup()).rows == 0
 
 
 async def test_cleanup_deletes_what_has_expired(mesh: Mesh, clock: ManualClock) -> None:
@@ -151,9 +151,9 @@ async def test_cleanup_deletes_what_has_expired(mesh: Mesh, clock: ManualClock) 
         await mesh.submit(key)
         await mesh.finish()
     waiting = await mesh.submit("b")
-    assert await mesh.service.cleanup() == 0
+    assert (await mesh.service.cleanup()).rows == 0
     clock.advance(DAY + 1)
-    assert await mesh.service.cleanup() == 2
+    assert (await mesh.service.cleanup()).rows == 2
     assert await mesh.requests.size() == gauge("idempotency_store_size") == 1
     assert (await mesh.submit("b")).job_id == waiting.job_id
 

@@ -205,13 +205,13 @@ async def test_a_job_that_was_deleted_frees_its_key(database: Database, clock: M
     first = await mesh.submit("a")
     await mesh.finish()
     clock.advance(2)
-    assert await mesh.jobs.cleanup(10, 1, 1) == 1
+    assert (await mesh.jobs.prune("done", 10, 1)).rows == 1
     assert await mesh.service.status("ci", first.request_id) is None
     assert (await mesh.submit("a")).status == "accepted"
     await mesh.finish()
     clock.advance(DAY - 100)
-    await mesh.jobs.cleanup(10, 1, 1)
-    assert await mesh.service.cleanup() == 1
+    await mesh.jobs.prune("done", 10, 1)
+    assert (await mesh.service.cleanup()).rows == 1
 
 
 async def test_a_count_that_fails_is_everybodys_failure(

@@ -306,9 +306,9 @@ async def test_what_has_ended_is_forgotten_in_time(pulls: SqlPulls, clock: Manua
     for number in (1, 2, 3):
         await put(pulls, ref(number), line("a"), expires_us=ends_us)
     await put(pulls, ref(4), line("a"))
-    assert await pulls.cleanup(10) == 0
+    assert (await pulls.prune(10)).rows == 0
     clock.advance(11)
-    assert [await pulls.cleanup(2), await pulls.cleanup(2), await pulls.cleanup(2)] == [2, 1, 0]
+    assert [(await pulls.prune(2)).rows for _ in range(3)] == [2, 1, 0]
     assert await pulls.read(REPO, 1) is None
     assert await pulls.events(REPO, 1) == []
     assert len(await pulls.events(REPO, 4)) == 1

@@ -28,7 +28,7 @@ QUESTIONS: list[Question] = [
     (q.OF_BRANCH, [("octo-org/app", "fix/7")], {"towline_prs_branch"}),
     (q.ALIVE_FOR, [("CVE-7",)], {"towline_prs_alive_for"}),
     (q.UNVERIFIED, [(10,)], {"towline_prs_unverified"}),
-    (q.FORGET, [(10,)], {"towline_prs_expired"}),
+    (q.FORGET, [(10, 1000)], {"towline_prs_expired"}),
     (q.KNOWN_EVENT, [("octo-org/app", 7, "k")], {"towline_pr_events_key"}),
     (q.READ_ALL, [("octo-org/app", 7), ("octo-org/app", 8)], set()),
     (q.EVENTS, [("octo-org/app", 7, 0, 10)], set()),

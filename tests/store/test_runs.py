@@ -347,10 +347,10 @@ async def test_what_ended_long_ago_is_forgotten(runs: SqlRuns, clock: ManualCloc
     old = await runs.read("old")
     assert old is not None
     await runs.finish("old", old.token, "done")
-    assert await runs.cleanup(10, HOUR_US) == 0
+    assert (await runs.prune(10, HOUR_US)).rows == 0
     assert await runs.stranded(10, HOUR_US) == []
     clock.advance(3601)
-    assert await runs.cleanup(10, HOUR_US) == 1
+    assert (await runs.prune(10, HOUR_US)).rows == 1
     assert await runs.read("old") is None
     assert [one.run_key for one in await runs.stranded(10, HOUR_US)] == ["live"]
     fresh = await made(runs, "old")

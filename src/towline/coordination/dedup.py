@@ -6,7 +6,8 @@ from towline.coordination.checks import microseconds, name_of
 from towline.ports.coordination import SeenStore
 
 _MARKS_BETWEEN_SWEEPS = 1_000
-_SWEEP_BATCH = 500
+_SWEEP_BATCH = 1_250
+"""More than can come between two sweeps, lest they pile up."""
 
 
 class DedupService:

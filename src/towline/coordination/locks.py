@@ -33,7 +33,8 @@ from towline.telemetry import LOCK_TIMEOUTS
 _LOOK_AGAIN_SECONDS = 2.0
 _PATIENCE_SLACK_US = 2_000_000
 _ACQUIRES_BETWEEN_SWEEPS = 2_000
-_SWEEP_BATCH = 500
+_SWEEP_BATCH = 2_500
+"""More than can come between two sweeps, lest they pile up."""
 
 
 class LockService:

@@ -7,7 +7,8 @@ from towline.core.throttle import Verdict, rate_of, verdict
 from towline.ports.coordination import RateStore
 
 _HITS_BETWEEN_SWEEPS = 1_000
-_SWEEP_BATCH = 500
+_SWEEP_BATCH = 1_250
+"""More than can come between two sweeps, lest they pile up."""
 
 
 class RateLimitService:

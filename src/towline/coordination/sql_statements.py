@@ -236,7 +236,7 @@ SWEEP_SEEN = Statement(
     """
     DELETE FROM towline_seen WHERE key IN (
       SELECT s.key FROM towline_seen s WHERE s.expires_us <= {now}
-      LIMIT (SELECT most FROM b) {skip_locked})
+      ORDER BY s.expires_us LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )

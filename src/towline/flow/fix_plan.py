@@ -211,7 +211,10 @@ def diff_as_output(diff: bytes) -> dict[str, object]:
 def diff_in(output: Mapping[str, object]) -> bytes:
     encoded = output.get("diff_base64")
     if isinstance(encoded, str):
-        return base64.b64decode(encoded)
+        try:
+            return base64.b64decode(encoded)
+        except ValueError:
+            raise Rejected("the stored patch cannot be read") from None
     text = output.get("diff")
     return text.encode() if isinstance(text, str) else b""
 

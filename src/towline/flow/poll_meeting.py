@@ -17,6 +17,7 @@ from typing import Final
 from towline.core.events import Commented, Event, IssueChanged
 from towline.flow.deliver import Track, payload_of
 from towline.flow.poll_metrics import MET
+from towline.flow.prune import Pruning
 from towline.flow.upkeep import Chore
 from towline.ports.inbox import Stored
 from towline.ports.polling import Owners
@@ -24,7 +25,6 @@ from towline.sources import reading
 
 KEEP_SECONDS: Final = 604_800.0
 """Longer than any sender goes on delivering, and than the log from which lost ones are fetched."""
-_AT_A_TIME: Final = 1000
 _log = logging.getLogger("towline.poll")
 
 
@@ -50,11 +50,7 @@ class FirstTold:
         return False
 
     def chores(self) -> list[Chore]:
-        return [Chore("forget what was told", 60.0, self._forget)]
-
-    async def _forget(self) -> None:
-        while await self._owners.sweep(_AT_A_TIME) == _AT_A_TIME:
-            pass
+        return [Chore("forget what was told", 60.0, Pruning({"told": self._owners.prune}).run)]
 
 
 def thing_of(stored: Stored, event: Event) -> str | None:

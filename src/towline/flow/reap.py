@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from towline.flow.prune import Pruning
+from towline.flow.upkeep import Turn
 from towline.flow.work_metrics import QUEUED, REAPED, REPUBLISHED, RUNNING
 from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
@@ -54,19 +56,18 @@ class Reaper:
 
 
 class Tidying:
-    """Deletes what is past its time, in batches small enough to hold nobody up."""
+    """Deletes deliveries and jobs past their time, in batches small enough to hold nobody up."""
 
     def __init__(
         self, inbox: Inbox, jobs: JobStore, keep_us: int, keep_done_us: int, keep_dead_us: int
     ) -> None:
-        self._inbox = inbox
-        self._jobs = jobs
-        self._keep_us = keep_us
-        self._keep_done_us = keep_done_us
-        self._keep_dead_us = keep_dead_us
+        self._pruning = Pruning(
+            {
+                "deliveries": lambda most: inbox.prune(most, keep_us),
+                "done jobs": lambda most: jobs.prune("done", most, keep_done_us),
+                "dead jobs": lambda most: jobs.prune("dead", most, keep_dead_us),
+            }
+        )
 
-    async def tidy(self) -> None:
-        while await self._inbox.cleanup(_BATCH, self._keep_us) == _BATCH:
-            continue
-        while await self._jobs.cleanup(_BATCH, self._keep_done_us, self._keep_dead_us) == _BATCH:
-            continue
+    async def tidy(self) -> Turn:
+        return await self._pruning.run()

@@ -233,12 +233,13 @@ class Reconciler:
         """Whether the sweep goes on."""
         tally = going.tally
         for forge, batch in batches(records, self._policy.batch_size):
+            looked_at = self._clock.monotonic()
             sights = await self._look(forge, batch, tally, dry=going.dry)
             if sights is None:
                 return False
             ready = [one for one in batch if not going.sets_aside(one, sights.get(one.ref))]
             tally.looked += len(ready)
-            mode = Mode(going.dry, tally.room, self._clock.monotonic())
+            mode = Mode(going.dry, tally.room, looked_at)
             await self._handle(ready, sights, mode, tally)
             if going.has_probed:
                 return False

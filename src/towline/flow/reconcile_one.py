@@ -64,7 +64,7 @@ class Mode(NamedTuple):
     dry: bool
     room: Callable[[], bool]
     looked_at: float
-    """When the forge was looked at, by the clock of this process."""
+    """When the look at the forge was begun, by the clock of this process."""
 
 
 class Handling:
@@ -109,7 +109,9 @@ class Handling:
             return record if tracked is None else tracked.record
 
         def decide(current: PullRecord | None, now_us: int) -> Change | None:
-            tracked = corrected_by(current, sight, context, now_us) if current else None
+            ago_us = round((self._clock.monotonic() - mode.looked_at) * 1e6)
+            looked_us = now_us - ago_us
+            tracked = corrected_by(current, sight, context, now_us, looked_us) if current else None
             return None if tracked is None else Change(tracked.record, tracked.events)
 
         changed = await self._store.change(record.ref, decide)
@@ -161,7 +163,10 @@ class Handling:
         return await self._act(record, sight, diagnosis, gathered, mode, so_far)
 
     async def _told_by_logs(self, record: PullRecord, gathered: Gathered) -> PullRecord:
-        """What the logs say of the failure is kept with the record."""
+        """What the logs say of the failure is kept with the record.
+
+        One that has moved on meanwhile is not the one that was decided upon.
+        """
         if gathered.transient is None:
             return record
         known = replace(record.facts, transient=gathered.transient, evidence=gathered.evidence)
@@ -175,7 +180,8 @@ class Handling:
             return Change(current._replace(facts=known, substatus=substatus))
 
         changed = await self._store.change(record.ref, decide)
-        return changed.record or record
+        kept = changed.record if changed.applied else None
+        return kept or record
 
     async def _observe(
         self, record: PullRecord, diagnosis: Diagnosis, mode: Mode, so_far: Handled

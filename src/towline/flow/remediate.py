@@ -81,7 +81,7 @@ class Remediator:
         limit = self._of(ref).thresholds.get("CHECKS_RUNNING", 0.0)
         stuck = self._clock.now_us() / 1e6 - limit
         if (why := needless(order.strategy, facts, self._of(ref).signals, stuck)) is not None:
-            return Remedied("unneeded", why, await self._correct(ref, sight))
+            return Remedied("unneeded", why, await self._correct(ref, sight, began))
         order = replace(order, before=trace(order.strategy, facts))
         begun, now_us = await self._begin(ref, order)
         if begun.outcome == "refused" and began is not None:
@@ -166,6 +166,8 @@ class Remediator:
         intent = _intent(record)
         expected_us = int(self._policy.verify_seconds * 1e6)
         changed = await self._store.change(record.ref, records.made(intent.id, watch, expected_us))
+        if records.intent_of(changed.record, intent.id) is None:
+            return Remedied("done", "somebody else has recorded its outcome", changed.record)
         return Remedied("pending", "", changed.record)
 
     def _judges(self, ref: PullRef, strategy: Strategy) -> bool:
@@ -287,12 +289,19 @@ class Remediator:
         changed = await self._store.change(record.ref, records.ended(ending))
         return Remedied(outcome, detail, changed.record)
 
-    async def _correct(self, ref: PullRef, sight: Snapshot) -> PullRecord | None:
-        """Bring the record in line with what was seen."""
+    async def _correct(
+        self, ref: PullRef, sight: Snapshot, began: float | None
+    ) -> PullRecord | None:
+        """Bring the record in line with what was seen, if the look began then."""
         context = self._policy.context(ref.repo)
 
         def apply(record: PullRecord | None, now_us: int) -> Change | None:
-            tracked = correct(record, sight, context, now_us) if record is not None else None
+            if record is None:
+                return None
+            looked_us = None
+            if began is not None:
+                looked_us = now_us - round((self._clock.monotonic() - began) * 1e6)
+            tracked = correct(record, sight, context, now_us, looked_us)
             return None if tracked is None else Change(tracked.record, tracked.events)
 
         return (await self._store.change(ref, apply)).record

@@ -24,14 +24,16 @@ from towline.core.submission import (
     status_of,
 )
 from towline.errors import Rejected, Stale
+from towline.flow.prune import Pruning
 from towline.flow.submit_limits import REMEMBERED_SECONDS, MeshLoad, RequestRoom
 from towline.flow.submit_metrics import SETTLEMENTS, SubmitMeter
+from towline.flow.upkeep import Turn
 from towline.ports.clock import Clock
 from towline.ports.jobs import Claimed, JobStore, NewJob, Settlement, Wish
 from towline.ports.requests import Attempt, Proposal, RequestRecord, RequestStore, Submitted
 from towline.telemetry import Audit
 
-_SWEEP_BATCH: Final = 500
+_LOOKED_AT: Final = 1000
 _BACKOFF: Final = Backoff(30_000_000, 600_000_000)
 
 
@@ -94,6 +96,7 @@ class Submit:
         limits = LoadLimits(policy.max_queued, policy.max_inflight)
         self._load = MeshLoad(requests, clock, limits)
         self._room = RequestRoom(requests, clock, policy.max_items)
+        self._pruning = Pruning({"requests": requests.prune}, _LOOKED_AT)
         self._meter = SubmitMeter(clock)
 
     # ------------------------------------------------------------------ clients
@@ -287,12 +290,9 @@ class Submit:
 
     # ------------------------------------------------------------------ upkeep
 
-    async def cleanup(self) -> int:
-        """Delete requests that have expired; their number."""
-        deleted = 0
-        while True:
-            batch = await self._requests.sweep(_SWEEP_BATCH)
-            deleted += batch
-            if batch < _SWEEP_BATCH:
-                await self._room.measure()
-                return deleted
+    async def cleanup(self) -> Turn:
+        """Delete requests that have expired."""
+        turn = await self._pruning.run()
+        if not turn.more:
+            await self._room.measure()
+        return turn

@@ -6,7 +6,8 @@ processes, the reaper and due dates did in that second, and by calls that were u
 look: so a limit may be overrun, or kept too early, by that much and for that long.
 
 The number of stored requests is taken again after each hundredth of the maximum. Where several
-processes share a store, it may be exceeded by a hundredth for each.
+processes share a store, it may be exceeded by a hundredth for each. At the maximum a stretch of the
+store is looked through for what has expired; if there is none in it, the oldest have to go.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from towline.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE
 
 REMEMBERED_SECONDS: Final = 1.0
+_LOOKED_AT: Final = 1000
+_BATCH: Final = 500
 
 
 class _Tally:
@@ -100,12 +103,22 @@ class RequestRoom:
     async def _look(self) -> None:
         left = self._max_items - await self.measure()
         if left <= 0:
-            left += _counted("expired", await self._requests.sweep(self._stride - left))
+            left += _counted("expired", (await self._requests.prune(_LOOKED_AT)).rows)
         if left <= 0:
-            left += _counted("oldest", await self._requests.evict(self._stride - left))
+            left += await self._evict(self._stride - left)
         self._left = max(0, min(left, self._stride))
         if not self._left:
             self._full_until = self._clock.monotonic() + REMEMBERED_SECONDS
+
+    async def _evict(self, wanted: int) -> int:
+        evicted = 0
+        while evicted < wanted:
+            most = min(_BATCH, wanted - evicted)
+            batch = _counted("oldest", await self._requests.evict(most))
+            evicted += batch
+            if batch < most:
+                break
+        return evicted
 
     async def measure(self) -> int:
         size = await self._requests.size()

@@ -2,7 +2,7 @@
 
 Each chore is safe when two do it at once, as its writes are compared inside the store; the lease
 only saves the work of doing it many times. One that fails is tried again at its next turn, and
-does not hold up the others.
+does not hold up the others. One that ended for lack of time has its next turn soon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from towline.errors import Conflict, LeaseLost, Transient
 Election: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 _AFTER_TROUBLE_SECONDS = 1.0
+_SOON_SECONDS = 0.5
 _log = logging.getLogger("towline.upkeep")
+
+
+class Turn(NamedTuple):
+    """What a chore did in its turn, if it has something to tell."""
+
+    rows: int
+    more: bool
+    """It has not come to an end: its next turn is soon."""
 
 
 class Chore(NamedTuple):
@@ -53,10 +62,13 @@ class Upkeep:
 
 async def _repeat(chore: Chore) -> None:
     while True:
+        pause = chore.every_seconds
         try:
-            await chore.work()
+            done = await chore.work()
+            if isinstance(done, Turn) and done.more:
+                pause = min(pause, _SOON_SECONDS)
         except Transient as trouble:
             _log.warning("chore_delayed chore=%s error=%s", chore.name, trouble)
         except Exception:
             _log.exception("chore_failed chore=%s", chore.name)
-        await asyncio.sleep(chore.every_seconds)
+        await asyncio.sleep(pause)

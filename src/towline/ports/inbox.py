@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from towline.ports.jobs import NewJob
+from towline.ports.pruning import Pruned
 
 TakenStatus = Literal["accepted", "duplicate", "throttled"]
 
@@ -87,6 +88,6 @@ class Inbox(Protocol):
         """The newest first, received before `before_us`; without their bodies."""
         ...
 
-    async def cleanup(self, most: int, keep_us: int) -> int:
+    async def prune(self, most: int, keep_us: int) -> Pruned:
         """Delete deliveries past their time whose jobs have ended."""
         ...

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from towline.ports.pruning import Pruned
+
 JobState = Literal["queued", "running", "done", "dead"]
+EndedState = Literal["done", "dead"]
 
 OWN_QUEUE = "towline"
 """The queue of Towline's own workers. Those of remote workers are named after the kind."""
@@ -171,8 +174,8 @@ class JobStore(Protocol):
         """Jobs that are due and that no broker was told of lately; they count as told now."""
         ...
 
-    async def cleanup(self, most: int, keep_done_us: int, keep_dead_us: int) -> int:
-        """Delete jobs that ended long ago."""
+    async def prune(self, state: EndedState, most: int, keep_us: int) -> Pruned:
+        """Delete jobs that ended so long ago."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from towline.ports.pruning import Pruned
 from towline.sources.delivery import Delivery
 
 
@@ -62,6 +63,6 @@ class Owners(Protocol):
         """Whether this delivery was the first to tell of the thing; the first one stays it."""
         ...
 
-    async def sweep(self, most: int) -> int:
+    async def prune(self, most: int) -> Pruned:
         """Forget what was told long ago."""
         ...

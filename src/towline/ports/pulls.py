@@ -15,6 +15,7 @@ from towline.core.pulls import EventSource, Intent, PullEvent, PullRecord
 from towline.core.snapshot import PullRef
 from towline.core.staleness import Thresholds
 from towline.ports.jobs import NewJob
+from towline.ports.pruning import Pruned
 
 __all__ = [
     "Change",
@@ -160,6 +161,6 @@ class PullStore(Protocol):
         oldest first; of none whose repository comes after `repo`."""
         ...
 
-    async def cleanup(self, most: int) -> int:
+    async def prune(self, most: int) -> Pruned:
         """Forget those whose life ended long enough ago, with their logs."""
         ...

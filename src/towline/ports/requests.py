@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from towline.core.submission import Load, Status
 from towline.ports.jobs import JobState, NewJob
+from towline.ports.pruning import Pruned
 
 
 class Proposal(NamedTuple):
@@ -92,8 +93,8 @@ class RequestStore(Protocol):
         """How many requests are stored."""
         ...
 
-    async def sweep(self, most: int) -> int:
-        """Delete requests that have expired."""
+    async def prune(self, most: int) -> Pruned:
+        """Delete those that have expired of the next so many, after the last and from the first."""
         ...
 
     async def evict(self, most: int) -> int:

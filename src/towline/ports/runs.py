@@ -6,6 +6,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from towline.core.fixrun import Beside, Errand, RunRecord, RunState, StageRecord
 from towline.ports.jobs import NewJob
+from towline.ports.pruning import Pruned
 
 Intended: TypeAlias = Literal["written", "superseded", "beaten"]
 """`superseded` by another attempt of the run; `beaten` by another run for the same thing."""
@@ -70,4 +71,4 @@ class RunStore(Protocol):
         """The newest first, without the logs of their stages."""
         ...
 
-    async def cleanup(self, most: int, keep_us: int) -> int: ...
+    async def prune(self, most: int, keep_us: int) -> Pruned: ...

@@ -126,9 +126,14 @@ BACKLOG = Statement(
     """
     SELECT (SELECT min(j.run_at_us) FROM towline_jobs j
             WHERE j.state = 'queued' AND j.run_at_us <= {now}),
-      (SELECT count(*) FROM (SELECT f.state FROM towline_jobs f WHERE f.finished_us IS NOT NULL
-         ORDER BY f.finished_us DESC LIMIT (SELECT lately FROM b)) AS ended
-       WHERE ended.state = 'dead')
+      (SELECT count(*) FROM (
+         SELECT * FROM (SELECT f.finished_us, 1 AS died FROM towline_jobs f WHERE f.state = 'dead'
+           ORDER BY f.finished_us DESC LIMIT (SELECT lately FROM b)) AS dead
+         UNION ALL
+         SELECT * FROM (SELECT f.finished_us, 0 AS died FROM towline_jobs f WHERE f.state = 'done'
+           ORDER BY f.finished_us DESC LIMIT (SELECT lately FROM b)) AS done
+         ORDER BY 1 DESC LIMIT (SELECT lately FROM b)) AS ended
+       WHERE ended.died = 1)
     """,
     writes=False,
 )

@@ -8,6 +8,8 @@ from towline.core.recovery import HourCounts
 from towline.ports.hooks import HookHour
 from towline.store.sql import Database, Statement
 
+_KEPT_US = 40 * 86_400_000_000
+
 RECORD = Statement(
     "record hook hours",
     {
@@ -22,6 +24,16 @@ RECORD = Statement(
     RETURNING hook
     """,
 )  # fmt: skip
+
+# At each record, so that nobody else has to: an hour goes for each that comes.
+FORGET = Statement(
+    "forget hook hours",
+    {"hook": "text", "kept_us": "bigint"},
+    """
+    DELETE FROM towline_hook_hours WHERE hook = (SELECT hook FROM b)
+      AND hour_us < {now} - (SELECT kept_us FROM b) RETURNING hour_us
+    """,
+)
 
 HOURS = Statement(
     "hook hours",
@@ -42,7 +54,8 @@ class SqlHookHours:
 
     async def record(self, hook: str, counts: Sequence[HourCounts]) -> None:
         if counts:
-            await self._database.run(RECORD, [(hook, *count) for count in counts])
+            recorded = [(hook, *count) for count in counts]
+            await self._database.run_all([(RECORD, recorded), (FORGET, [(hook, _KEPT_US)])])
 
     async def hours(self, hook: str | None, since_us: int) -> list[HookHour]:
         rows = await self._database.run(HOURS, [(hook, since_us)])

@@ -19,11 +19,13 @@ import orjson
 
 from towline.core.throttle import Rate, Rates, meters_of, verdict
 from towline.ports.inbox import Arrival, Note, Stored, Taken
+from towline.ports.pruning import Pruned
 from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
 from towline.store.document_statements import noting
 from towline.store.inbox_at_once import TAKE, rows_at_once
 from towline.store.job_statements import ENQUEUE_SILENTLY
+from towline.store.pruning import Mark
 from towline.store.rate_statements import EXCESS, HIT_SILENTLY, PACED
 from towline.store.sql import Database, Row, Script, Statement
 
@@ -137,17 +139,18 @@ LISTING = Statement(
     writes=False,
 )
 
-CLEANUP = Statement(
-    "clean up deliveries",
-    {"most": "bigint", "keep_us": "bigint"},
+PRUNE = Statement(
+    "prune deliveries",
+    {"most": "bigint", "keep_us": "bigint", "after_us": "bigint"},
     """
     DELETE FROM towline_deliveries WHERE (delivery_id, key) IN (
       SELECT r.delivery_id, r.key FROM towline_deliveries r
-      WHERE r.received_us <= {now} - (SELECT keep_us FROM b)
+      WHERE r.received_us >= (SELECT after_us FROM b)
+        AND r.received_us <= {now} - (SELECT keep_us FROM b)
         AND NOT EXISTS (SELECT 1 FROM towline_jobs j
                         WHERE j.id = r.job_id AND j.state IN ('queued', 'running'))
       ORDER BY r.received_us LIMIT (SELECT most FROM b))
-    RETURNING key
+    RETURNING received_us, {now}
     """,
 )
 
@@ -156,6 +159,7 @@ class SqlInbox:
     def __init__(self, database: Database, rates: Rates) -> None:
         self._database = database
         self._rates = rates
+        self._pruned = Mark()
         self._takes: Coalescer[Arrival, Taken] = Coalescer(
             self._fly,
             key=itemgetter(0),
@@ -220,8 +224,9 @@ class SqlInbox:
         rows = await self._database.run(LISTING, [(before_us, most)])
         return [Stored._make(row) for row in rows]
 
-    async def cleanup(self, most: int, keep_us: int) -> int:
-        return len(await self._database.run(CLEANUP, [(most, keep_us)]))
+    async def prune(self, most: int, keep_us: int) -> Pruned:
+        rows = await self._database.run(PRUNE, [(most, keep_us, self._pruned.reached_us)])
+        return self._pruned.move(rows, most, keep_us)
 
 
 def _stored(row: Row) -> Stored:

@@ -6,7 +6,7 @@ little of a queue that grows and shrinks, would else read a whole partial index 
 
 from __future__ import annotations
 
-from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, NewJob
+from towline.ports.jobs import OWN_QUEUE, Claimed, EndedState, JobRecord, NewJob
 from towline.store.sql import Statement
 
 _NUMBERS = {
@@ -274,15 +274,21 @@ UNPUBLISHED = Statement(
     """,
 )
 
-CLEANUP = Statement(
-    "clean up jobs",
-    {"most": "bigint", "keep_done_us": "bigint", "keep_dead_us": "bigint"},
-    """
-    DELETE FROM towline_jobs WHERE id IN (
-      SELECT r.id FROM towline_jobs r
-      WHERE r.finished_us IS NOT NULL AND r.finished_us <= {now} - (SELECT keep_done_us FROM b)
-        AND (r.state = 'done' OR r.finished_us <= {now} - (SELECT keep_dead_us FROM b))
-      ORDER BY r.finished_us LIMIT (SELECT most FROM b) {skip_locked})
-    RETURNING id
-    """,
-)
+
+def _prune(state: EndedState) -> Statement:
+    """Each from an index of its own: dead jobs, kept for longer, would stand before the done."""
+    return Statement(
+        f"prune {state} jobs",
+        {"most": "bigint", "keep_us": "bigint", "after_us": "bigint"},
+        f"""
+        DELETE FROM towline_jobs WHERE id IN (
+          SELECT r.id FROM towline_jobs r
+          WHERE r.state = '{state}' AND r.finished_us >= (SELECT after_us FROM b)
+            AND r.finished_us <= {{now}} - (SELECT keep_us FROM b)
+          ORDER BY r.finished_us LIMIT (SELECT most FROM b) {{skip_locked}})
+        RETURNING finished_us, {{now}}
+        """,
+    )
+
+
+PRUNE: dict[EndedState, Statement] = {"done": _prune("done"), "dead": _prune("dead")}

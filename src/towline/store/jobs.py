@@ -14,6 +14,7 @@ from towline.ports.jobs import (
     Bell,
     Claimed,
     Depth,
+    EndedState,
     JobRecord,
     JobState,
     NewJob,
@@ -21,8 +22,10 @@ from towline.ports.jobs import (
     Settlement,
     Wish,
 )
+from towline.ports.pruning import Pruned
 from towline.store import job_statements as q
 from towline.store.coalesce import Coalescer
+from towline.store.pruning import Mark
 from towline.store.sql import Database, Row, Script
 
 _ROUNDS_PER_QUEUE = 8
@@ -34,6 +37,7 @@ class SqlJobs:
         """`bell` is rung for jobs that waited for a slot of their repository and now have one."""
         self._database = database
         self._bell = bell
+        self._pruned: dict[EndedState, Mark] = {"done": Mark(), "dead": Mark()}
         seats, lanes = database.seats, database.lanes
         self._new: Coalescer[NewJob, None] = Coalescer(
             self._fly_new, key=itemgetter(0), seats=seats, lanes=lanes
@@ -67,7 +71,10 @@ class SqlJobs:
         return claimed
 
     async def _claim_at_a_glance(self, wish: Wish) -> list[Claimed] | None:
-        """Two statements where no slots are needed, one where nothing is due; else None."""
+        """Two statements where no slots are needed, one where nothing is due; else None.
+
+        None as well if others who saw the same jobs were quicker.
+        """
         for queue in wish.queues:
             due = await self._database.run(q.DUE, [(queue, wish.most)])
             if any(repo is not None for _, repo in due):
@@ -76,7 +83,7 @@ class SqlJobs:
                 begun = await self._database.run(
                     q.BEGIN, [(job_id, None, wish.owner, wish.lease_us) for job_id, _ in due]
                 )
-                return _in_order(begun, [job_id for job_id, _ in due])
+                return _in_order(begun, [job_id for job_id, _ in due]) if begun else None
         return []
 
     def claim_one(
@@ -198,8 +205,10 @@ class SqlJobs:
         rows = await self._database.run(q.UNPUBLISHED, [(OWN_QUEUE, most, lost_after_us)])
         return [row[0] for row in rows]
 
-    async def cleanup(self, most: int, keep_done_us: int, keep_dead_us: int) -> int:
-        return len(await self._database.run(q.CLEANUP, [(most, keep_done_us, keep_dead_us)]))
+    async def prune(self, state: EndedState, most: int, keep_us: int) -> Pruned:
+        mark = self._pruned[state]
+        rows = await self._database.run(q.PRUNE[state], [(most, keep_us, mark.reached_us)])
+        return mark.move(rows, most, keep_us)
 
 
 _Single = tuple[str, str, int, int]

@@ -228,6 +228,21 @@ REOPENED = Statement(
     writes=False,
 )
 
+# What was closed and opened anew a year ago bounds nothing, unless one of them is still alive.
+FORGET_REOPENED = Statement(
+    "forget reopenings",
+    {"most": "bigint", "keep_us": "bigint"},
+    """
+    DELETE FROM towline_reopened WHERE (vulnerability_id, key) IN (
+      SELECT r.vulnerability_id, r.key FROM towline_reopened r
+      WHERE r.at_us <= {now} - (SELECT keep_us FROM b)
+        AND NOT EXISTS (SELECT 1 FROM towline_prs p WHERE p.vulnerability_id = r.vulnerability_id
+                        AND p.vulnerability_id IS NOT NULL AND p.expires_us IS NULL)
+      LIMIT (SELECT most FROM b) {skip_locked})
+    RETURNING 1
+    """,
+)
+
 NAMED = Statement(
     "repositories by bare name",
     {"name": "text"},
@@ -255,15 +270,22 @@ CENSUS = Statement(
     writes=False,
 )
 
+# As many as have so many lines together, but one at least.
 FORGET = Statement(
     "forget pull requests",
-    {"most": "bigint"},
+    {"most": "bigint", "lines": "bigint"},
     """
     DELETE FROM towline_prs WHERE (repo, number) IN (
-      SELECT r.repo, r.number FROM towline_prs r
-      WHERE r.expires_us IS NOT NULL AND r.expires_us <= {now}
-      ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
-    RETURNING repo, number, state, since_us, created_us, last_remediation_us
+      SELECT c.repo, c.number FROM (
+        SELECT old.repo, old.number,
+          sum(old.last_event) OVER (ORDER BY old.expires_us, old.repo, old.number)
+            - old.last_event AS before
+        FROM (
+          SELECT r.repo, r.number, r.expires_us, r.last_event FROM towline_prs r
+          WHERE r.expires_us IS NOT NULL AND r.expires_us <= {now}
+          ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked}) AS old) AS c
+      WHERE c.before < (SELECT lines FROM b))
+    RETURNING repo, number, state, since_us, created_us, last_remediation_us, expires_us, {now}
     """,
 )
 

@@ -10,6 +10,7 @@ from towline.core.snapshot import PullRef
 from towline.core.staleness import Thresholds
 from towline.errors import Transient
 from towline.ports.jobs import OWN_QUEUE, Bell
+from towline.ports.pruning import Pruned
 from towline.ports.pulls import (
     Change,
     Changed,
@@ -29,6 +30,8 @@ from towline.store.pull_rows import COLUMNS, event_of, event_row, record_of, row
 from towline.store.sql import Database, Row, Script, Statement
 
 _MOST_RACES = 100
+_LINES_AT_A_TIME = 1000
+_REOPENED_KEPT_US = 365 * 86_400_000_000
 _LAST_EVENT = list(COLUMNS).index("last_event")
 
 
@@ -54,15 +57,19 @@ class SqlPulls:
 
         return await self._database.transact(script)
 
-    async def cleanup(self, most: int) -> int:
-        def script() -> Script[int]:
-            forgotten = yield q.FORGET, [(most,)]
+    async def prune(self, most: int) -> Pruned:
+        def script() -> Script[Pruned]:
+            forgotten = yield q.FORGET, [(most, _LINES_AT_A_TIME)]
             if forgotten:
                 yield from counting(forgotten)
                 yield q.FORGET_EVENTS, [tuple(row[:2]) for row in forgotten]
-            return len(forgotten)
+            late_us = min((row[7] - row[6] for row in forgotten), default=0)
+            return Pruned(len(forgotten), bool(forgotten), late_us)
 
         return await self._database.transact(script)
+
+    async def forget_reopened(self, most: int) -> int:
+        return len(await self._database.run(q.FORGET_REOPENED, [(most, _REOPENED_KEPT_US)]))
 
     # ------------------------------------------------------------------ looking
 

@@ -21,15 +21,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from towline.errors import Rejected, Transient, Unavailable
+from towline.errors import Rejected, TowlineError, Transient, Unavailable
 from towline.ports.clock import Clock
 from towline.store.mailbox import LocalMailbox
 from towline.store.redis_address import CredentialSource, parse_url
 from towline.store.redis_script import Script
-from towline.store.redis_wire import Connection, Lost, Reply, pack
+from towline.store.redis_wire import Connection, Lost, Reply, pack, shown
 from towline.telemetry import STORE_LOSS
 
 _OLDEST = (6, 2)
+_LONGEST_VERSION = 40
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 _log = logging.getLogger("towline.store")
@@ -163,10 +164,21 @@ class Redis:
         return connection
 
     async def _greet(self, connection: Connection) -> None:
-        """Log in and choose the database; refuse a server that is not fit."""
-        hello: list[str] = ["HELLO", "3"]
-        if self._credentials is not None:
-            hello += ["AUTH", *await self._credentials.get()]
+        """Log in; a server that says our password back is not quoted."""
+        if self._credentials is None:
+            await self._introduce(connection)
+            return
+        user, password = await self._credentials.get()
+        try:
+            await self._introduce(connection, "AUTH", user, password)
+        except TowlineError as error:
+            if not password or password not in str(error):
+                raise
+            raise type(error)(str(error).replace(password, "***")) from None
+
+    async def _introduce(self, connection: Connection, *credentials: str) -> None:
+        """Choose protocol and database; refuse a server that is not fit."""
+        hello = ["HELLO", "3", *credentials]
         greeting, selected, memory = await asyncio.gather(
             connection.send(pack(*hello, "SETNAME", "towline")),
             connection.send(pack("SELECT", self.address.database)),
@@ -187,13 +199,15 @@ class Redis:
             raise Rejected(f"Redis at {self.address} is too old: 6.2 or newer is needed")
         if isinstance(greeting, BaseException):
             raise greeting
-        version = str(greeting.get("version", ""))
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
+        told = greeting.get("version") if isinstance(greeting, dict) else None
+        version = shown(str(told or "unknown"))[:_LONGEST_VERSION]
+        numbers = [part for part in version.split(".")[:2] if part.isascii() and part.isdigit()]
+        if tuple(map(int, numbers)) < _OLDEST:
             raise Rejected(f"Redis at {self.address} is version {version}: 6.2 or newer is needed")
 
     def _check_policy(self, memory: str) -> None:
         facts = dict(line.split(":", 1) for line in memory.splitlines() if ":" in line)
-        policy = facts.get("maxmemory_policy", "noeviction")
+        policy = shown(facts.get("maxmemory_policy", "noeviction"))
         if policy != "noeviction" and not self.address.allow_eviction:
             raise Rejected(
                 f"Redis at {self.address} has maxmemory-policy {policy}: it may drop records, "

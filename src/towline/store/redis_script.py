@@ -71,6 +71,21 @@ Answer = tuple[int, str]
 """The store's time and the line that `run` returned."""
 
 
+class _AsWritten:
+    """Around the reading of a line: one that no script of ours returns is told as one error."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None and issubclass(kind, _MISREAD) and not issubclass(kind, TowlineError):
+            raise Rejected("Redis holds under our keys what Towline did not write") from None
+
+
+_MISREAD = (ValueError, TypeError, IndexError)
+AS_WRITTEN = _AsWritten()
+
+
 class _Batch:
     """Calls that travel together."""
 

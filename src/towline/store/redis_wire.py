@@ -29,6 +29,7 @@ except ModuleNotFoundError as missing:
 _LAST_LOOK_SECONDS = 0.01
 _KEEPALIVE_SECONDS = 30
 _INCOMPLETE = object()
+_LONGEST_WORDS = 300
 
 _INSIDE_SCRIPT = re.compile(r"-([A-Z]+) ")
 _TEMPORARY = frozenset(
@@ -69,6 +70,7 @@ def error_of(text: str) -> Exception:
     inner = _INSIDE_SCRIPT.search(text) if code == "ERR" else None
     if inner is not None:
         code = inner[1]
+    text = shown(text)
     if code == "NOSCRIPT":
         return NoScript(text)
     if code == "OOM":
@@ -84,6 +86,11 @@ def error_of(text: str) -> Exception:
     if code == "NOPERM":
         return Rejected(f"the Redis user lacks a permission; check its ACL: {text}")
     return Rejected(f"Redis refused the command: {text}")
+
+
+def shown(text: str) -> str:
+    """Whatever a server said, fit for a line of ours."""
+    return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_WORDS])
 
 
 class Connection(asyncio.Protocol):
@@ -140,13 +147,13 @@ class Connection(asyncio.Protocol):
             while not self.ended and (reply := self._reader.gets()) is not _INCOMPLETE:
                 if type(reply) is PushNotification and not self._is_confirmation(reply):
                     continue
-                future, _, witness = self._awaiting.popleft()
+                future, _, witness = self._awaiting[0]
+                if witness is not None and not isinstance(reply, Exception):
+                    witness(reply)  # if it cannot be read, the command is among those that fail
+                self._awaiting.popleft()
                 if isinstance(reply, Exception):
                     self._refused(future, reply)
-                    continue
-                if witness is not None:
-                    witness(reply)
-                if not future.done():
+                elif not future.done():
                     future.set_result(reply)
         except Exception as broken:
             self.abort(f"Redis at {self._place} does not speak its protocol: {broken!r}")

@@ -137,19 +137,32 @@ SIZE = Statement(
     "count requests", {"unused": "bigint"}, "SELECT count(*) FROM towline_requests", writes=False
 )
 
-# Ids grow with time, so their order is that of age.
+# Ids grow with time, so their order is that of age. When one expires its job tells, not its place:
+# all have to be looked at, a stretch at a time.
+STRETCH = Statement(
+    "stretch of requests",
+    {"after": "text", "most": "bigint"},
+    """
+    SELECT max(s.request_id), count(*) FROM (
+      SELECT r.request_id FROM towline_requests r WHERE r.request_id > (SELECT after FROM b)
+      ORDER BY r.request_id LIMIT (SELECT most FROM b)) AS s
+    """,
+    writes=False,
+)
+
 SWEEP = Statement(
     "sweep requests",
-    {"most": "bigint", "completed_us": "bigint", "failed_us": "bigint"},
+    {"after": "text", "until": "text", "completed_us": "bigint", "failed_us": "bigint"},
     """
     DELETE FROM towline_requests WHERE request_id IN (
       SELECT r.request_id FROM towline_requests r
-      WHERE NOT EXISTS (
+      WHERE r.request_id > (SELECT after FROM b) AND r.request_id <= (SELECT until FROM b)
+        AND NOT EXISTS (
         SELECT 1 FROM towline_jobs j WHERE j.id = r.job_id
         AND (j.finished_us IS NULL OR j.finished_us > {now} -
              CASE j.state WHEN 'done' THEN (SELECT completed_us FROM b)
                           ELSE (SELECT failed_us FROM b) END))
-      ORDER BY r.request_id LIMIT (SELECT most FROM b) {skip_locked})
+      {skip_locked})
     RETURNING request_id
     """,
 )

@@ -15,6 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from towline.core.submission import Keep, Load, Standing, decide
 from towline.errors import Transient
+from towline.ports.pruning import Pruned
 from towline.ports.requests import Attempt, Proposal, RequestRecord, Submitted
 from towline.store import request_statements as q
 from towline.store.coalesce import Coalescer
@@ -30,6 +31,7 @@ class SqlRequests:
     def __init__(self, database: Database, keep: Keep, max_cached_bytes: int) -> None:
         self._database = database
         self._keep = keep
+        self._looked_through = ""
         self._rules = _Rules(keep, max_cached_bytes, q.LOOK_UP[database.dialect])
         self._submits: Coalescer[Proposal, Submitted] = Coalescer(
             self._fly, key=_place, seats=database.seats, lanes=database.lanes
@@ -62,8 +64,14 @@ class SqlRequests:
         rows = await self._database.run(q.SIZE, [(0,)])
         return int(rows[0][0])
 
-    async def sweep(self, most: int) -> int:
-        return len(await self._database.run(q.SWEEP, [(most, *self._keep)]))
+    async def prune(self, most: int) -> Pruned:
+        after = self._looked_through
+        ((until, found),) = await self._database.run(q.STRETCH, [(after, most)])
+        more = found >= most
+        self._looked_through = until if more else ""
+        if not found:
+            return Pruned(0, False)
+        return Pruned(len(await self._database.run(q.SWEEP, [(after, until, *self._keep)])), more)
 
     async def evict(self, most: int) -> int:
         return len(await self._database.run(q.EVICT, [(most,)]))

@@ -221,7 +221,7 @@ FORGET = Statement(
       SELECT r.run_key FROM towline_runs r
       WHERE r.state IN ('blocked', 'done') AND r.updated_us <= {now} - (SELECT keep_us FROM b)
       ORDER BY r.updated_us LIMIT (SELECT most FROM b) {skip_locked})
-    RETURNING run_key
+    RETURNING run_key, {now} - updated_us
     """,
 )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
@@ -22,7 +23,9 @@ from towline.core.fixrun import (
     subject_of,
 )
 from towline.core.ids import ordered_uuid
+from towline.errors import Rejected
 from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
+from towline.ports.pruning import Pruned
 from towline.ports.runs import Intended
 from towline.store import run_statements as q
 from towline.store.job_statements import ENQUEUE
@@ -34,6 +37,8 @@ _LAST_OF_ALL: Final = "run_~"
 _MOST_BESIDE: Final = 10
 _ERRAND = frozenset(one.name for one in fields(Errand))
 _ADVISORY = frozenset(one.name for one in fields(Advisory))
+_ANOTHER_TYPE: Final = "something is of another type than it was written with"
+_NO_TEXTS: Final = {"advisory": dict, "replaces": int, "more": dict}
 
 
 class SqlRuns:
@@ -155,12 +160,13 @@ class SqlRuns:
         stages = await self._database.run(q.STAGES_IN_SHORT, [(row[0],) for row in found])
         return [_record(row, [one for one in stages if one[0] == row[0]]) for row in found]
 
-    async def cleanup(self, most: int, keep_us: int) -> int:
-        def script() -> Script[int]:
+    async def prune(self, most: int, keep_us: int) -> Pruned:
+        def script() -> Script[Pruned]:
             forgotten = yield q.FORGET, [(most, keep_us)]
             if forgotten:
-                yield q.FORGET_STAGES, [tuple(row) for row in forgotten]
-            return len(forgotten)
+                yield q.FORGET_STAGES, [(row[0],) for row in forgotten]
+            late_us = min((row[1] for row in forgotten), default=keep_us) - keep_us
+            return Pruned(len(forgotten), len(forgotten) == most, late_us)
 
         return await self._database.transact(script)
 
@@ -204,8 +210,11 @@ def _kept(run: RunRecord) -> StageRecord | None:
 
 def _record(row: Row, stages: Sequence[Row]) -> RunRecord:
     found: dict[str, Any] = dict(zip(q.RECORD, row, strict=True))
-    found["errand"] = _errand_of(orjson.loads(found["errand"]))
-    newest = {one[1]: _stage_of(one) for one in stages}
+    try:
+        found["errand"] = _errand_of(orjson.loads(found["errand"]))
+        newest = {one[1]: _stage_of(one) for one in stages}
+    except (ValueError, TypeError):
+        raise Rejected(f"what is stored of run {found['run_id']} cannot be read") from None
     return RunRecord(**found, stages=tuple(newest[name] for name in STAGES if name in newest))
 
 
@@ -213,18 +222,20 @@ def _stage_row(run_key: str, stage: StageRecord) -> Row:
     return (
         *(run_key, stage.stage, stage.attempt, stage.outcome, stage.input_digest),
         _clean(stage.reason)[:LONGEST_REASON],
-        orjson.dumps(stage.output, default=str).decode(),
+        _output_text(stage.output),
         _cut(_clean(stage.log)),
         *(stage.started_us, round(stage.seconds * 1e6)),
     )
 
 
 def _stage_of(row: Row) -> StageRecord:
-    _, stage, attempt, outcome, digest, reason, output, log, started_us, took_us = row
+    _, stage, attempt, outcome, digest, reason, text, log, started_us, took_us = row
+    output = orjson.loads(text)
+    if not isinstance(output, dict):
+        raise TypeError("the output of a stage is an object")
     return StageRecord(
-        stage, attempt, outcome, digest, reason, orjson.loads(output), log, started_us,
-        took_us / 1e6,
-    )  # fmt: skip
+        stage, attempt, outcome, digest, reason, output, log, started_us, took_us / 1e6
+    )
 
 
 def _errand_text(errand: Errand) -> str:
@@ -232,13 +243,29 @@ def _errand_text(errand: Errand) -> str:
     return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _errand_of(stored: dict[str, Any]) -> Errand:
-    """What a newer version wrote and this one does not know is left out."""
-    known = {name: value for name, value in stored.items() if name in _ERRAND}
+def _errand_of(stored: Mapping[str, Any]) -> Errand:
+    known = _known(stored, _ERRAND)
     if advisory := known.get("advisory"):
-        kept = {name: value for name, value in advisory.items() if name in _ADVISORY}
-        known["advisory"] = Advisory(**kept)
+        known["advisory"] = Advisory(**_known(advisory, _ADVISORY))
+    if not all(isinstance(text, str) for text in known.get("more", {}).values()):
+        raise TypeError(_ANOTHER_TYPE)
     return Errand(**known)
+
+
+def _known(stored: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """What a newer version wrote and this one does not know is left out."""
+    known = {name: stored[name] for name in stored if name in names and stored[name] is not None}
+    if not all(isinstance(value, _NO_TEXTS.get(name, str)) for name, value in known.items()):
+        raise TypeError(_ANOTHER_TYPE)
+    return known
+
+
+def _output_text(output: Mapping[str, object]) -> str:
+    """As JSON; names of files may have half characters, which JSON cannot hold."""
+    try:
+        return orjson.dumps(output, default=str).decode()
+    except TypeError:
+        return _clean(json.dumps(output, ensure_ascii=False, default=str))
 
 
 def _clean(text: str) -> str:

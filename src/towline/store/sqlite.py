@@ -32,7 +32,7 @@ def path_of(url: str) -> str:
     if prefix or not path or "?" in path:
         raise Rejected(
             "a SQLite URL is sqlite:///FILE (relative), sqlite:////DIR/FILE (absolute) "
-            f"or sqlite:///:memory:; not {url!r}"
+            f"or sqlite:///:memory:; not {url[:100]!r}"
         )
     return path if path == _MEMORY else os.path.abspath(path)
 

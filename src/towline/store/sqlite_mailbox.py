@@ -22,7 +22,7 @@ _LARGEST = 65_536
 class SqliteMailbox(LocalMailbox):
     def __init__(self, path: str) -> None:
         super().__init__(secrets.token_hex(8))
-        digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+        digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         owner = os.getuid() if hasattr(os, "getuid") else 0
         self._folder = os.path.join(tempfile.gettempdir(), f"towline-{owner}-{digest}")
         self._socket: socket.socket | None = None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from towline.ports.pruning import Pruned
+from towline.store.pruning import Mark
 from towline.store.sql import Database, Statement
 
 _PREFIX: Final = "told:"
@@ -25,12 +27,13 @@ OWN = Statement(
 
 FORGET = Statement(
     "forget owners",
-    {"most": "bigint"},
+    {"most": "bigint", "after_us": "bigint"},
     """
     DELETE FROM towline_seen WHERE key IN (
       SELECT s.key FROM towline_seen s WHERE s.expires_us <= {now}
-      LIMIT (SELECT most FROM b) {skip_locked})
-    RETURNING 1
+        AND s.expires_us >= (SELECT after_us FROM b)
+      ORDER BY s.expires_us LIMIT (SELECT most FROM b) {skip_locked})
+    RETURNING expires_us, {now}
     """,
 )
 
@@ -38,10 +41,12 @@ FORGET = Statement(
 class SqlOwners:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._pruned = Mark()
 
     async def is_owner(self, thing: str, delivery: str, ttl_us: int) -> bool:
         row = (f"{_PREFIX}{thing}", delivery, ttl_us)
         return bool(await self._database.run(OWN, [row]))
 
-    async def sweep(self, most: int) -> int:
-        return len(await self._database.run(FORGET, [(most,)]))
+    async def prune(self, most: int) -> Pruned:
+        rows = await self._database.run(FORGET, [(most, self._pruned.reached_us)])
+        return self._pruned.move(rows, most)
