@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
 
@@ -26,9 +27,10 @@ demo: $(VENV)/.runtime ## a simulated fleet under tow, an hour a minute; opens t
 serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 	$(BIN)/towline serve
 
+# Tests wait about as often as they work, so there are more of them at a time than processors.
 # What forks for ever is tried with nothing else beside it.
 test: check ## the gate: check, then every test on real PostgreSQL and Redis
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --ignore=tests/sandbox $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal --ignore=tests/sandbox $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/sandbox
 
 chaos: $(VENV)/.dev ## an hour of faults on real servers; CHAOS_ARGS="--minutes 10 --seed 7"
