@@ -48,7 +48,9 @@ from towline.settings_values import (
     Count,
     Port,
     Seconds,
+    SecondStoreUrl,
     Secret,
+    StoreUrl,
     Table,
     repo_name,
     words_of,
@@ -217,11 +219,11 @@ def _named_repos(repos: dict[str, RepoSettings]) -> dict[str, RepoSettings]:
 class Settings(Table):
     """Everything that can be set."""
 
-    database_url: Annotated[str, Field(repr=False)] = "sqlite:///towline.db"
+    database_url: StoreUrl = "sqlite:///towline.db"
     """The store: `sqlite:///FILE` or `postgresql://…`."""
     state_backend: Literal["memory", "sql", "redis"] = "sql"
     """Where the leader's lease lives; `memory` is for one process."""
-    redis_url: Secret = None
+    redis_url: SecondStoreUrl = None
     """Redis, for `state_backend = "redis"` and for `engine = "celery"`."""
     engine: Literal["embedded", "celery"] = "embedded"
     """Who works: workers inside of each process, or Celery's."""

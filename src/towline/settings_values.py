@@ -54,6 +54,15 @@ def _http_url(text: str) -> str:
     return text
 
 
+def _store_url(text: str | None) -> str | None:
+    """What it may be is the store's to say; here only what nothing could read is refused."""
+    try:
+        urlsplit(text or "")
+    except ValueError:
+        raise ValueError("this address cannot be read; only an IPv6 address has brackets") from None
+    return text
+
+
 def _regex(value: Any) -> Any:
     """Compiled without regard to case; one that finds something in nothing would always hold."""
     if not isinstance(value, str):
@@ -83,6 +92,8 @@ def _apprise_url(text: str) -> str:
 
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[str | None, Field(repr=False)]
+StoreUrl = Annotated[str, Field(repr=False), AfterValidator(_store_url)]
+SecondStoreUrl = Annotated[str | None, Field(repr=False), AfterValidator(_store_url)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(list_of)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(list_of)]
 Words = Annotated[tuple[Name, ...], BeforeValidator(words_of)]

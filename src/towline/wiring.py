@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 5.0
 _SQL_SCHEMES = ("sqlite", "postgresql", "postgres")
+_LONGEST_SCHEME = 20
 SCHEMES = "memory://, sqlite:///FILE, postgresql://…, redis://…"
 
 
@@ -55,7 +56,7 @@ def backend_for(
     clock = clock or SystemClock()
     if not isinstance(store, str):
         return _on_redis(store, clock)
-    scheme = urlsplit(store).scheme
+    scheme = _scheme_of(store)
     if scheme == "memory":
         return _on_memory(store.partition("://")[2], clock)
     if scheme in _SQL_SCHEMES:
@@ -72,7 +73,7 @@ def database_for(
 ) -> Database:
     """The SQL database that a URL names; it connects at its first use."""
     clock = clock or SystemClock()
-    scheme = urlsplit(url).scheme
+    scheme = _scheme_of(url)
     if scheme == "sqlite":
         from towline.store.sqlite import Sqlite
 
@@ -84,6 +85,13 @@ def database_for(
     raise Rejected(
         f"a database URL is sqlite:///FILE or postgresql://…; not {scheme or url[:20]!r}"
     )
+
+
+def _scheme_of(url: str) -> str:
+    try:
+        return urlsplit(url).scheme[:_LONGEST_SCHEME]
+    except ValueError:
+        raise Rejected(f"this address cannot be read; it starts with one of {SCHEMES}") from None
 
 
 _named_memory: dict[str, Backend] = {}

@@ -9,13 +9,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import re
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.clocks import ManualClock
 from tests.fuzz.target import SEPARATOR, TOKEN
 from towline.ci.jenkins import JenkinsCi
 from towline.forges.github import GitHubForge
+from towline.forges.github_app import GitHubApp
 from towline.forges.github_hooks import GitHubHookLog
 from towline.forges.gitlab import GitLabForge
 from towline.forges.jira import Jira
@@ -39,6 +46,8 @@ class Forge:
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.answers: list[bytes] = []
+        self.asked: list[bytes] = []
+        """The paths of the requests since the last input."""
         self._server = self.loop.run_until_complete(
             asyncio.start_server(self._answer, "127.0.0.1", 0)
         )
@@ -46,6 +55,9 @@ class Forge:
         url = f"http://127.0.0.1:{port}"
         given: dict[str, Any] = {"token": TOKEN, "deadline_seconds": _DEADLINE}
         self.github = GitHubForge(url, self.clock, **given, login="octocat", sleep=self._no_wait)
+        self.app = GitHubForge(
+            url, self.clock, app=_an_app(), deadline_seconds=_DEADLINE, sleep=self._no_wait
+        )
         self.hook_log = GitHubHookLog(url, self.clock, **given)
         self.gitlab = GitLabForge(f"{url}/api/v4", self.clock, **given)
         self.jira = Jira(url, self.clock, **given)
@@ -59,6 +71,7 @@ class Forge:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
+            self.asked.append(head.split(b" ", 2)[1])
             if length := _LENGTH.search(head):
                 await reader.readexactly(int(length[1]))
             answer = self.answers.pop(0) if self.answers else b""
@@ -73,18 +86,40 @@ class Forge:
     def play(self, data: bytes, asking: Callable[[Forge], Coroutine[Any, Any, None]]) -> None:
         """Ask with these answers at hand."""
         self.clock.advance(_LEAP_SECONDS)
-        self.answers = data.split(SEPARATOR)[:_MOST_ANSWERS]
+        self.answers, self.asked = data.split(SEPARATOR)[:_MOST_ANSWERS], []
         self.loop.run_until_complete(asking(self))
 
     def close(self) -> None:
         closing: list[Awaitable[Any]] = [
-            self.github.aclose(), self.hook_log._rest.aclose(), self.gitlab.aclose(),
-            self.jira.aclose(), self.jenkins.aclose(), self.poster.aclose(),
+            self.github.aclose(), self.app.aclose(), self.hook_log._rest.aclose(),
+            self.gitlab.aclose(), self.jira.aclose(), self.jenkins.aclose(), self.poster.aclose(),
         ]  # fmt: skip
         self.loop.run_until_complete(_all(closing))
         self._server.close()
         self.loop.run_until_complete(self._server.wait_closed())
         self.loop.close()
+
+
+class _SignedOnce(GitHubApp):
+    """Signing takes a tenth of a second, and is not what is tried here."""
+
+    def token(self, now: float) -> str:
+        return self._token or super().token(now)
+
+
+@cache
+def _an_app() -> GitHubApp:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    with tempfile.TemporaryDirectory(prefix="towline-fuzz-") as folder:
+        file = Path(folder, "app.pem")
+        file.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return _SignedOnce("42", file)
 
 
 async def _all(closing: list[Awaitable[Any]]) -> None:

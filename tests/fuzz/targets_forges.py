@@ -103,7 +103,7 @@ async def _posted(place: Forge) -> None:
         await place.poster.post(f"{place.url}/poke", {"a": 1}, "key")
 
 
-def _over_http(asking: Asking, data: bytes) -> None:
+def over_http(asking: Asking, data: bytes) -> None:
     forge().play(data, asking)
 
 
@@ -155,7 +155,7 @@ def _object(data: bytes) -> dict[str, JsonValue]:
 
 
 _LISTS: Final = ("runs", "suites", "statuses", "reviews", "comments")
-_PULL: Final = (
+PULL: Final = (
     b'{"number":1,"state":"open","mergeable":true,"mergeable_state":"behind","title":"t",'
     b'"head":{"sha":"%b","ref":"fix"},"base":{"ref":"main"},"user":{"login":"octocat"},'
     b'"updated_at":"2024-01-01T00:00:00Z"}' % (b"a" * 40)
@@ -165,47 +165,47 @@ _RUN: Final = (
     b'"app":{"slug":"github-actions"},"check_suite":{"id":9},"completed_at":"2024-01-01T00:00:00Z"}'
     % (b"a" * 40)
 )
-_MERGE_REQUEST: Final = (
+MERGE_REQUEST: Final = (
     b'{"iid":1,"state":"opened","sha":"%b","detailed_merge_status":"need_rebase","title":"t",'
     b'"web_url":"https://h/merge_requests/1","diverged_commits_count":3,"author":{"id":1,'
     b'"username":"octocat"},"updated_at":"2024-01-01T00:00:00Z","labels":["a"]}' % (b"a" * 40)
 )
 
 
-def _raw(status: bytes, body: bytes = b"{}", **headers: bytes) -> bytes:
+def raw(status: bytes, body: bytes = b"{}", **headers: bytes) -> bytes:
     lines = b"".join(b"%b: %b\r\n" % (n.replace("_", "-").encode(), v) for n, v in headers.items())
     return b"HTTP/1.1 %b\r\n%bconnection: close\r\n\r\n%b" % (status, lines, body)
 
 
-_TROUBLE: Final = (
-    _raw(b"302 Found", location=b"/elsewhere"),
-    _raw(b"302 Found", location=b"http://\xff/\x7f"),
-    _raw(b"301 Moved", location=b"//[::1"),
-    _raw(b"302 Found", location=b"//9]xn--\\@"),
-    _raw(b"307 Temporary", location=b"xn--xn--9:@"),
-    _raw(b"403 Forbidden", b'{"message":"rate limit"}', x_ratelimit_remaining=b"0",
+TROUBLE: Final = (
+    raw(b"302 Found", location=b"/elsewhere"),
+    raw(b"302 Found", location=b"http://\xff/\x7f"),
+    raw(b"301 Moved", location=b"//[::1"),
+    raw(b"302 Found", location=b"//9]xn--\\@"),
+    raw(b"307 Temporary", location=b"xn--xn--9:@"),
+    raw(b"403 Forbidden", b'{"message":"rate limit"}', x_ratelimit_remaining=b"0",
          x_ratelimit_reset=b"1700000000", retry_after=b"60"),
-    _raw(b"429 Too Many", retry_after=b"999999999999", ratelimit_reset=b"1"),
-    _raw(b"200 OK", b"[]", date=b"Mon, 01 Jan 99999999999 00:00:00 GMT", link=b'<\xc3>; rel="n"'),
-    _raw(b"404 Not Found", b'{"message":{"a":[1]}}'),
-    _raw(b"200 OK", b"5\r\n[1,2\r\n0\r\n\r\n", transfer_encoding=b"chunked"),
-    _raw(b"200 OK", b"\x1f\x8b", content_encoding=b"gzip"),
+    raw(b"429 Too Many", retry_after=b"999999999999", ratelimit_reset=b"1"),
+    raw(b"200 OK", b"[]", date=b"Mon, 01 Jan 99999999999 00:00:00 GMT", link=b'<\xc3>; rel="n"'),
+    raw(b"404 Not Found", b'{"message":{"a":[1]}}'),
+    raw(b"200 OK", b"5\r\n[1,2\r\n0\r\n\r\n", transfer_encoding=b"chunked"),
+    raw(b"200 OK", b"\x1f\x8b", content_encoding=b"gzip"),
 )  # fmt: skip
 
 
 def _github_seeds() -> Iterator[bytes]:
     yield joined(
-        b'{"data":{"r0":{"p1":%b},"rateLimit":{"cost":1}}}' % _PULL,
-        _PULL, b'{"check_runs":[%b]}' % _RUN, b'{"check_suites":[]}', b"[]", b"[]", b"[]",
+        b'{"data":{"r0":{"p1":%b},"rateLimit":{"cost":1}}}' % PULL,
+        PULL, b'{"check_runs":[%b]}' % _RUN, b'{"check_suites":[]}', b"[]", b"[]", b"[]",
     )  # fmt: skip
-    yield joined(b'{"errors":[{"type":"NOT_FOUND","path":["r0","p1"]}]}', b"[%b]" % _PULL)
-    yield from (joined(one, one) for one in _TROUBLE)
+    yield joined(b'{"errors":[{"type":"NOT_FOUND","path":["r0","p1"]}]}', b"[%b]" % PULL)
+    yield from (joined(one, one) for one in TROUBLE)
 
 
 def _more_seeds() -> Iterator[bytes]:
     yield joined(b"the log", b'{"role_name":"maintain","permission":"write"}',
                  b'{"default_branch":"main"}', b'{"number":3,"html_url":"http://h"}')  # fmt: skip
-    yield from (joined(one, one, one, one) for one in _TROUBLE)
+    yield from (joined(one, one, one, one) for one in TROUBLE)
 
 
 def _hook_seeds() -> Iterator[bytes]:
@@ -216,14 +216,14 @@ def _hook_seeds() -> Iterator[bytes]:
     yield joined(b"[%b]" % entry, b'{"guid":"g","request":{"headers":{"A":"b"},"payload":{}}}')
     link = b'<http://127.0.0.1/x?cursor=v1>; rel="next"'
     date = b"Tue, 14 Nov 2023 22:13:20 GMT"
-    yield joined(_raw(b"200 OK", b"[%b]" % entry, link=link, date=date), b"{}")
-    yield from (joined(one, one) for one in _TROUBLE)
+    yield joined(raw(b"200 OK", b"[%b]" % entry, link=link, date=date), b"{}")
+    yield from (joined(one, one) for one in TROUBLE)
 
 
 def _gitlab_seeds() -> Iterator[bytes]:
-    yield joined(_MERGE_REQUEST, b"[]", b"[]", b"[]", b'[{"id":1,"username":"octocat"}]',
-                 b'{"access_level":40}', _MERGE_REQUEST, _MERGE_REQUEST)  # fmt: skip
-    yield from (joined(one, one, one) for one in _TROUBLE)
+    yield joined(MERGE_REQUEST, b"[]", b"[]", b"[]", b'[{"id":1,"username":"octocat"}]',
+                 b'{"access_level":40}', MERGE_REQUEST, MERGE_REQUEST)  # fmt: skip
+    yield from (joined(one, one, one) for one in TROUBLE)
 
 
 def _jira_seeds() -> Iterator[bytes]:
@@ -231,8 +231,8 @@ def _jira_seeds() -> Iterator[bytes]:
     page = b'{"issues":[%b],"nextPageToken":"t","total":1}' % issue
     comments = b'{"comments":[{"id":"1","created":"2024-01-01T00:00:00.000+0000"}],"total":1}'
     yield joined(b"{}", page, page, comments)
-    yield joined(b"{}", page, _raw(b"404 Not Found"), page, comments)
-    yield from (joined(one, one, one) for one in _TROUBLE)
+    yield joined(b"{}", page, raw(b"404 Not Found"), page, comments)
+    yield from (joined(one, one, one) for one in TROUBLE)
 
 
 def _jenkins_seeds() -> Iterator[bytes]:
@@ -241,23 +241,23 @@ def _jenkins_seeds() -> Iterator[bytes]:
         b'[{"parameters":[{"name":"TOWLINE_INTENT","value":"i"}]}]}]}'
     )
     job = b'{"buildable":true,"property":[{"parameterDefinitions":[{"name":"A"}]}],"builds":[]}'
-    started = _raw(b"201 Created", b"", location=b"http://j/queue/item/3/")
+    started = raw(b"201 Created", b"", location=b"http://j/queue/item/3/")
     item = b'{"executable":{"number":4,"url":"http://j/job/app/4/"}}'
     done = b'{"building":false,"result":"FAILURE"}'
-    log = _raw(b"200 OK", b"the log", x_text_size=b"9000")
+    log = raw(b"200 OK", b"the log", x_text_size=b"9000")
     yield joined(queue, job, item, done, done, log, log)
     yield joined(b"{}", job, started, item, done, done, log, log)
-    yield joined(b"{}", job, _raw(b"201 Created", b"", location=b"http://[x"), item)
+    yield joined(b"{}", job, raw(b"201 Created", b"", location=b"http://[x"), item)
     yield joined(b'{"items":[{"id":3,"task":{"url":"http://[x"}}]}', job, started)
-    yield joined(b"{}", job, _raw(b"403 No", b"No valid crumb"), b'{"crumb":"c"}', started)
-    yield from (joined(one, one, one) for one in _TROUBLE)
+    yield joined(b"{}", job, raw(b"403 No", b"No valid crumb"), b'{"crumb":"c"}', started)
+    yield from (joined(one, one, one) for one in TROUBLE)
 
 
 def _model_seeds() -> Iterator[bytes]:
     yield b'{"content":[{"type":"text","text":"a"}],"stop_reason":"end_turn"}'
     yield b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
-    yield _raw(b"400 Bad", b'{"error":{"message":"%b"}}' % TOKEN.encode())
-    yield from _TROUBLE
+    yield raw(b"400 Bad", b'{"error":{"message":"%b"}}' % TOKEN.encode())
+    yield from TROUBLE
 
 
 def _github_object_seeds() -> Iterator[bytes]:
@@ -265,7 +265,7 @@ def _github_object_seeds() -> Iterator[bytes]:
         b'{"pull":%b,"runs":[%b],"suites":[{"id":9,"status":"queued","head_sha":"%b","app":'
         b'{"slug":"a"}}],"statuses":[{"context":"c","state":"success"}],"reviews":[{"state":'
         b'"APPROVED","user":{"login":"o"}}],"comments":[{"id":1,"body":"/why","user":'
-        b'{"login":"o"}}]}' % (_PULL, _RUN, b"a" * 40)
+        b'{"login":"o"}}]}' % (PULL, _RUN, b"a" * 40)
     )
 
 
@@ -279,7 +279,7 @@ def _node_seeds() -> Iterator[bytes]:
     )
 
 
-_WORDS: Final = (
+WORDS: Final = (
     *(b"\x1e", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 302 Found\r\nlocation: ", b"\r\n\r\n"),
     *(b"retry-after: ", b"link: <", b'>; rel="next"', b"date: ", b"x-ratelimit-reset: "),
     *(b"content-encoding: gzip\r\n", b"transfer-encoding: chunked\r\n", b"content-length: "),
@@ -288,7 +288,7 @@ _WORDS: Final = (
 
 
 def _http(name: str, asking: Asking, seeds: Callable[[], Iterator[bytes]]) -> Target:
-    return Target(name, partial(_over_http, asking), seeds, _WORDS)
+    return Target(name, partial(over_http, asking), seeds, WORDS)
 
 
 _NODES: Final = (b'"number":', b'"id":', b'"status":"', b'"conclusion":"', b'"state":"', b"null")
@@ -300,8 +300,8 @@ TARGETS: Final = (
     _http("forges.jira", _jira, _jira_seeds),
     _http("ci.jenkins", _jenkins, _jenkins_seeds),
     _http("fixers.model", _model, _model_seeds),
-    _http("notifiers.http", _posted, lambda: iter(_TROUBLE)),
+    _http("notifiers.http", _posted, lambda: iter(TROUBLE)),
     Target("forges.github_objects", github_objects, _github_object_seeds, _NODES),
     Target("forges.github_graphql", github_nodes, _node_seeds, _NODES),
-    Target("forges.gitlab_objects", gitlab_objects, lambda: [_MERGE_REQUEST], _NODES),
+    Target("forges.gitlab_objects", gitlab_objects, lambda: [MERGE_REQUEST], _NODES),
 )

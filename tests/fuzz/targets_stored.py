@@ -19,6 +19,8 @@ from towline.core.canonical import parse_json
 from towline.core.facts import CheckFact, Facts, ReviewFact, Said
 from towline.core.pulls import Intent, PullEvent, PullRecord
 from towline.core.snapshot import PullRef
+from towline.doctor.reading import where_of
+from towline.doctor.redaction import Redactor, shown_settings
 from towline.errors import Rejected
 from towline.idempotency.views import Claim, Tombstone, decode_response, encode_response
 from towline.settings import Settings, load
@@ -44,7 +46,7 @@ def _file(name: str, content: bytes) -> Path:
 def settings_files(data: bytes) -> None:
     """A settings file gives settings, or one line that says what is wrong with it."""
     with refusing(Rejected):
-        load(_file("towline.toml", data), {})
+        _can_be_shown(load(_file("towline.toml", data), {}))
 
 
 def environments(data: bytes) -> None:
@@ -53,7 +55,14 @@ def environments(data: bytes) -> None:
     given = {f"TOWLINE_{name}": value for name, _, value in lines}
     given["TOWLINE_GITHUB__TOKEN"] = TOKEN
     with refusing(Rejected):
-        load(_file("empty.toml", b""), given)
+        _can_be_shown(load(_file("empty.toml", b""), given))
+
+
+def _can_be_shown(settings: Settings) -> None:
+    """As a bundle of the doctor has them, without the secrets."""
+    assert TOKEN not in str(shown_settings(settings))
+    assert settings.github.token not in Redactor.of(settings).text(f"token {TOKEN}").split()
+    where_of(settings.database_url)
 
 
 def policy_files(data: bytes) -> None:
@@ -171,7 +180,7 @@ def _settings_seeds() -> Iterator[bytes]:
 
 
 def _environment_seeds() -> Iterator[bytes]:
-    yield b'GITHUB__WEBHOOK_SECRETS=["new","old"]\nENGINE=celery\nREDIS_URL=redis://h\n'
+    yield b'GITHUB__WEBHOOK_SECRETS=["new","old"]\nENGINE=celery\nREDIS_URL=redis://h\nDATABASE_URL=postgres://[x'
     yield b'BUDGETS={"rebuild": 3}\nTOW__AUTHORS=a,b\nPIPELINE__MAX_ATTEMPTS=3\nINGEST=1\n'
     yield b"API_KEYS__OPS__KEY=k\nAPI_KEYS__OPS__SCOPES=read\n__=\nREPO=[[[[\n"
 

@@ -12,25 +12,36 @@ import pytest
 from tests.fuzz import answering
 from tests.fuzz.answering import Forge
 from tests.fuzz.connection import replies_in, said_to
-from tests.fuzz.target import joined
+from tests.fuzz.target import TOKEN, joined
+from tests.fuzz.targets_kept import _check_fences, a_run
 from towline.core import cron, scans
 from towline.core.api_keys import checked_scopes
 from towline.core.canonical import JsonValue
+from towline.core.fix_texts import body_of, title_of
+from towline.core.fixrun import Errand
 from towline.core.http_dates import seconds_of
 from towline.core.lint_logs import read_lint_log
 from towline.core.model_diffs import diff_in
 from towline.core.recovery import repo_hook
 from towline.core.requirement_specs import raised, version_of
 from towline.core.requirements_files import bump, exact_pins
+from towline.core.snapshot import PullRef
+from towline.doctor.github import look_at_github
+from towline.doctor.probe import Look, Probe, looked
+from towline.doctor.redaction import Redactor
+from towline.doctor.webhooks import look_at_hooks
 from towline.errors import Rejected
 from towline.ports.ci import CiUnavailable
 from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
-from towline.settings import load
+from towline.settings import Settings, load
 from towline.sources.stored import events_of
 from towline.store import bodies
 from towline.store.redis_address import parse_url
 from towline.web.answers import Problem
+from towline.web.dashboard.work_routes import pretty
 from towline.web.hooks import HookLimits, Hooks
+from towline.web.inbox_routes import _text
+from towline.web.scraping import figures
 
 T = TypeVar("T")
 LONG = "7" * 5000
@@ -270,3 +281,119 @@ def test_a_mention_within_another_payload_is_no_command() -> None:
     assert events_of("slack", "slack:T:E", "x", {"type": "block_actions", "event": mention}) == ()
     (given,) = events_of("slack", "slack:T:E", "x", {"type": "event_callback", "event": mention})
     assert given.source == "slack"
+
+
+# ------------------------------------------------------------------ forges, once more
+
+
+@pytest.mark.parametrize("made", [b"[]", b"null", b"{}", b'{"sha":"../x"}'])
+def test_a_new_commit_has_a_hash(made: bytes) -> None:
+    """An answer that names none moves no branch."""
+    pull = (
+        b'{"number":1,"state":"open","head":{"sha":"%b","ref":"fix","repo":'
+        b'{"full_name":"octo-org/app"}}}' % (b"a" * 40)
+    )
+    answers = joined(pull, b'{"tree":{"sha":"%b"}}' % (b"b" * 40), made, b"{}")
+    ref = PullRef("github", "octo-org/app", 1)
+    with pytest.raises(ForgeUnreadable, match="new commit"):
+        asked(answers, lambda place: place.github.empty_commit(ref, "a" * 40, "again"))
+
+
+def test_an_installation_is_a_number() -> None:
+    """Another id would lead the App's own token to another path."""
+    with pytest.raises(ForgeUnreadable, match="has no id"):
+        asked(b'{"id":"../../user"}', lambda place: place.app.default_branch("octo-org/app"))
+    assert answering.forge().asked == [b"/repos/octo-org/app/installation"]
+
+
+def found_by(look: Callable[[Settings, float], Awaitable[Any]], answers: bytes) -> list[str]:
+    """What the doctor says of a GitHub that answers so."""
+
+    async def looking(place: Forge) -> list[str]:
+        settings = Settings.model_validate(
+            {
+                "github": {"api_url": place.url, "token": TOKEN},
+                "tow": {"repos": ["octo-org/app"]},
+                "database_url": "sqlite:///nowhere/there.db",
+            }
+        )
+        asking: Look = lambda: look(settings, 5.0)  # noqa: E731 - it is typed
+        return [one.found for one in await looked([Probe("github", asking, "fix")])]
+
+    return asked(answers, looking)
+
+
+def test_a_hook_may_point_to_no_url() -> None:
+    """It is one that points elsewhere, and the check goes on."""
+    hook = b'[{"id":3,"config":{"url":"http://[x/webhooks/github"}}]'
+    (told,) = found_by(look_at_hooks, hook)
+    assert "point to nowhere" in told
+
+
+def test_a_login_is_part_of_a_path_and_of_a_line() -> None:
+    """However long it is, and whatever it leads to."""
+    head = b"HTTP/1.1 200 OK\r\nx-oauth-scopes: repo\r\nconnection: close\r\n\r\n"
+    user = head + b'{"login":"../../x?%b"}' % (b"y" * 5000)
+    told = found_by(look_at_github, joined(user, b"{}", b'{"permission":"write"}'))
+    assert all(len(line) <= 1000 for line in told)
+    assert answering.forge().asked[2].startswith(b"/repos/octo-org/app/collaborators/")
+
+
+# ------------------------------------------------------------------ what is shown
+
+
+def test_any_version_of_metrics_can_be_asked_for() -> None:
+    """One that is no number gets the plain text, not an error."""
+    body, media_type = figures("application/openmetrics-text; version=latest")
+    assert media_type.startswith("text/plain")
+    assert b"towline" in body
+
+
+@pytest.mark.parametrize("body", [b"NaN", b'{"a":-Infinity}', b"[" * 5000])
+def test_what_is_no_json_does_not_spoil_an_answer(body: bytes) -> None:
+    """The API leaves it out, the dashboard shows it as it can."""
+    assert _text(body) is None
+    assert pretty(body.decode()).encode()
+    assert pretty('"\\ud800"').encode() == b'"\\ud800"'
+
+
+HIDDEN = "``\x1b`\n\n## Why\n\n@octocat\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"instruction": HIDDEN}, {"url": "https://h/\n\n## Why\n"}, {"url": "https://h/>\n## Why"}],
+    ids=["instruction", "url", "bracket"],
+)
+def test_foreign_text_stays_within_its_fence(given: dict[str, str]) -> None:
+    """Characters that are not shown are taken out before the fence is measured."""
+    errand = Errand(cause="request", forge="github", repo="o/n", base_ref="main", **given)  # type: ignore[arg-type]
+    body = body_of(a_run(), errand, {"PLAN": {"log": HIDDEN}}, "- none")
+    _check_fences(body)
+    assert body.count("\n## Why") <= 2
+
+
+def test_a_title_is_one_line() -> None:
+    """Also with an id that is none."""
+    errand = Errand(
+        cause="vulnerability", forge="github", repo="o/n", base_ref="m", vulnerability_id="A\nB"
+    )
+    assert title_of(errand, "Bump x") == "Bump x (A B)"
+
+
+def test_a_secret_may_be_no_text(tmp_path: Path) -> None:
+    """The doctor hides it all the same."""
+    file = tmp_path / "towline.toml"
+    file.write_text("")
+    settings = load(file, {"TOWLINE_GITHUB__TOKEN": "\udcffhunter2hunter2"})
+    assert "hunter2" not in Redactor.of(settings).text("%FFhunter2hunter2 \udcffhunter2hunter2")
+
+
+def test_a_store_without_a_readable_address_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Neither the service nor the doctor, which hides what is secret in it, gets to see it."""
+    file = tmp_path / "towline.toml"
+    file.write_text("")
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        with pytest.raises(Rejected, match="cannot be read") as refused:
+            load(file, {f"TOWLINE_{name}": f"redis://octocat:{TOKEN}@[x/0"})
+        assert TOKEN not in str(refused.value)

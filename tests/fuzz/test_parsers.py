@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.fuzz import answering
+from tests.fuzz import answering, targets_redis
 from tests.fuzz.mutations import inputs
 from tests.fuzz.target import Target, run
 from tests.fuzz.targets import TARGETS
@@ -24,9 +24,10 @@ each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.ke
 
 @pytest.fixture(scope="module", autouse=True)
 def _closed() -> Iterator[None]:
-    """The server and the clients that the forges' targets share."""
+    """The servers and the clients that targets share."""
     yield
     answering.close()
+    targets_redis.close()
 
 
 def cases_of(target: Target) -> list[bytes]:

@@ -174,7 +174,7 @@ async def test_the_forgotten_still_count(plane: DashboardPlane, visitor: Visitor
             "octo-org/app", n + 1, state="MERGED", ago=ago, created_us=record.created_us - HOUR_US,
             last_remediation_us=1, expires_us=None if ago == 60 else 1,
         )  # fmt: skip
-    assert await plane.pulls.cleanup(100) == 3
+    assert (await plane.pulls.prune(100)).rows == 3
     shown = {days: await visitor.get(f"/ui/health?days={days}") for days in ("1", "7", "30")}
     merged = {days: re.findall(r"<b>([\d,]+)</b><span>merged", shown[days])[0] for days in shown}
     assert merged == {"1": "1", "7": "3", "30": "4"}

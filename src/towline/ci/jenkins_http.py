@@ -181,9 +181,10 @@ def _object(body: bytes) -> Object:
 def _root_of(address: str) -> httpx2.URL:
     try:
         url = httpx2.URL(address)
-    except httpx2.InvalidURL:
-        url = httpx2.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
+        host = url.host
+    except (httpx2.InvalidURL, ValueError):  # the latter of letters that no host can have
+        url, host = httpx2.URL(""), ""
+    if url.scheme not in ("http", "https") or not host or url.userinfo or url.query:
         raise Rejected("the URL of Jenkins must be like https://host/path, and no more")
     return url
 

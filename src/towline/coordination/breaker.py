@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -19,6 +20,9 @@ from towline.telemetry import BREAKER_TRIPS, Audit
 
 _CONTENTION_ROUNDS = 32
 _REMEMBERED_WRITES = 16
+_COUNTED = ("opened_us", "trips", "epoch", "probe_until_us", "opening_us")
+_MOST = 2**62
+_log = logging.getLogger("towline.coordination")
 
 
 class Report(NamedTuple):
@@ -192,10 +196,31 @@ class BreakerService:
 
 
 def _decode(body: str) -> tuple[Circuit, Sequence[str]]:
-    """The circuit, and who wrote it, the last one first."""
+    """The circuit, and who wrote it, the last one first.
+
+    What cannot be read counts as lost: a closed circuit, which the next change writes. What a
+    newer version knows besides is left out.
+    """
     if not body:
         return Circuit(), ()
-    fields = orjson.loads(body)
-    signed_by: str = fields.pop("signed_by", "")
-    fields["buckets"] = tuple(tuple(bucket) for bucket in fields["buckets"])
-    return Circuit(**fields), signed_by.split()
+    try:
+        fields = orjson.loads(body)
+        return _circuit(fields), str(fields.get("signed_by", "")).split()
+    except (ValueError, TypeError, LookupError, AttributeError):
+        _log.warning("breaker_unreadable")
+        return Circuit(), ()
+
+
+def _circuit(fields: dict[str, Any]) -> Circuit:
+    counted = {name: _count(fields.get(name, 0)) for name in _COUNTED}
+    buckets = [(_count(at), _count(good), _count(bad)) for at, good, bad in fields["buckets"]]
+    probe, rate = fields.get("probe", ""), fields.get("rate", 0.0)
+    if not isinstance(probe, str) or not isinstance(rate, int | float):
+        raise TypeError("a probe is a text, and a rate a number")
+    return Circuit(**counted, probe=probe, buckets=tuple(buckets), rate=float(rate))
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError("times and counts are whole numbers")
+    return value

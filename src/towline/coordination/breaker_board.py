@@ -6,6 +6,7 @@ A breaker is put on the list before it first admits anything; one that could be 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 import orjson
@@ -18,6 +19,7 @@ from towline.ports.coordination import DocumentStore
 MOST_LISTED = 10_000
 _CONTENTION_ROUNDS = 32
 _AT_A_TIME = 100
+_log = logging.getLogger("towline.coordination")
 
 
 class ListedBreaker:
@@ -68,7 +70,7 @@ class BreakerBoard:
             return
         for _ in range(_CONTENTION_ROUNDS):
             document = await self._documents.read(self._roster)
-            names: list[str] = orjson.loads(document.body) if document.body else []
+            names = _names_in(document.body)
             if name not in names:
                 body = orjson.dumps([*names, name][-MOST_LISTED:]).decode()
                 if await self._documents.swap(self._roster, document.version, body) is None:
@@ -80,8 +82,7 @@ class BreakerBoard:
     async def views(self) -> list[Report]:
         """All that are in use: those that always are first, then by name."""
         document = await self._documents.read(self._roster)
-        listed = orjson.loads(document.body) if document.body else []
-        names = [*self._always, *sorted(set(listed) - set(self._always))]
+        names = [*self._always, *sorted(set(_names_in(document.body)) - set(self._always))]
         found: list[Report] = []
         for start in range(0, len(names), _AT_A_TIME):
             some = names[start : start + _AT_A_TIME]
@@ -90,3 +91,15 @@ class BreakerBoard:
 
     async def reset(self, name: str, by: str) -> None:
         await self._open_one(name).reset(by)
+
+
+def _names_in(body: str) -> list[str]:
+    """The names on a list; one that cannot be read is begun anew."""
+    try:
+        listed = orjson.loads(body or "[]")
+    except orjson.JSONDecodeError:
+        listed = None
+    if not isinstance(listed, list):
+        _log.warning("breaker_list_unreadable")
+        return []
+    return [name for name in listed if isinstance(name, str) and "\0" not in name]

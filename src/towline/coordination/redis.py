@@ -12,6 +12,7 @@ import orjson
 from towline.coordination.redis_leases import RedisLeases
 from towline.ports.coordination import Document, Paced
 from towline.store.redis import Redis
+from towline.store.redis_script import AS_WRITTEN
 
 __all__ = ["RedisDocuments", "RedisLeases", "RedisRates", "RedisSeen", "RedisSlots"]
 
@@ -75,7 +76,8 @@ class RedisSlots:
 
     async def take(self, name: str, limit: int, holder: str, ttl_us: int) -> int | None:
         _, token = await self._take(f"towline:slots:{name}", limit, holder, ttl_us)
-        return int(token) if token else None
+        with AS_WRITTEN:
+            return int(token) if token else None
 
     async def extend(self, name: str, holder: str, token: int, ttl_us: int) -> bool:
         _, extended = await self._extend(f"towline:slots:{name}", holder, token, ttl_us)
@@ -170,8 +172,9 @@ class RedisRates:
 
     async def hit(self, key: str, hits: int, interval_us: int, burst_us: int) -> Paced:
         now, line = await self._hit(f"towline:rate:{key}", hits, interval_us, burst_us)
-        allowed, arrival = line.split()
-        return Paced(int(allowed), int(arrival), now)
+        with AS_WRITTEN:
+            allowed, arrival = line.split()
+            return Paced(int(allowed), int(arrival), now)
 
     async def sweep(self, limit: int) -> int:
         """Nothing to do: Redis forgets them by itself."""
@@ -204,8 +207,9 @@ class RedisDocuments:
 
     async def read(self, name: str) -> Document:
         now, line = await self._read(f"towline:document:{name}")
-        version, body = orjson.loads(line)
-        return Document(int(version), body, now)
+        with AS_WRITTEN:
+            version, body = orjson.loads(line)
+            return Document(int(version), str(body), now)
 
     async def swap(self, name: str, version: int, body: str) -> Document | None:
         now, swapped = await self._swap(f"towline:document:{name}", version, body, self._call_id())

@@ -17,6 +17,7 @@ import orjson
 
 from towline.ports.coordination import Grant
 from towline.store.redis import Redis
+from towline.store.redis_script import AS_WRITTEN
 
 _PREFIX = "towline:lease:"
 _GRACE_US = 5_000_000
@@ -164,7 +165,8 @@ class RedisLeases:
         self, name: str, holder: str, address: str, ttl_us: int, patience_us: int
     ) -> int:
         _, ticket = await self._enqueue(_PREFIX + name, holder, address, ttl_us, patience_us)
-        return int(ticket)
+        with AS_WRITTEN:
+            return int(ticket)
 
     async def pass_on(self, name: str, token: int, address: str) -> Grant | None:
         call = self._call_id()
@@ -188,5 +190,6 @@ class RedisLeases:
 def _grant(name: str, now: int, line: str) -> Grant | None:
     if not line:
         return None
-    holder, address, token, ticket, expires = orjson.loads(line)
-    return Grant(name, holder, address, int(token), int(ticket), int(expires), now)
+    with AS_WRITTEN:
+        holder, address, token, ticket, expires = orjson.loads(line)
+        return Grant(name, str(holder), str(address), int(token), int(ticket), int(expires), now)

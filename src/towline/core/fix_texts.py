@@ -18,13 +18,14 @@ _MOST_EVIDENCE: Final = 4_000
 _MOST_SUMMARY: Final = 2_000
 _MOST_FILES: Final = 50
 _BACKTICKS: Final = re.compile(r"`{3,}")
+_PLAIN_URL: Final = re.compile(r"https?://[!-;=?-_a-z{-~]+")
 _FILE: Final = re.compile(r"^diff --git a/(?:.*) b/(.*)$", re.MULTILINE)
 
 
 def title_of(errand: Errand, proposed: str) -> str:
     """The fixer's, if it has one; what is vulnerable is named in any case."""
     title = _one_line(proposed) or _one_line(errand.title) or f"Fix {errand.repo}"
-    known = errand.vulnerability_id
+    known = _one_line(errand.vulnerability_id or "")
     if known and known not in title:
         title = f"{title[: LONGEST_TITLE - len(known) - 3]} ({known})"
     return title[:LONGEST_TITLE]
@@ -76,7 +77,8 @@ def checks_of(run: RunRecord) -> str:
 def _sources(errand: Errand) -> list[str]:
     lines = []
     if errand.url:
-        lines.append(f"- seen at <{errand.url}>")
+        plain = _PLAIN_URL.fullmatch(errand.url)
+        lines.append(f"- seen at <{errand.url}>" if plain else f"- seen at {_code(errand.url)}")
     if errand.sha:
         lines.append(f"- commit {errand.sha}")
     if errand.vulnerability_id:
@@ -104,9 +106,10 @@ def _files(diff: str) -> list[str]:
 
 def _fenced(text: str) -> str:
     """In a fence that nothing within can end."""
+    text = _plain(text)
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
     fence = "`" * (longest + 1)
-    return f"{fence}text\n{_plain(text)}\n{fence}"
+    return f"{fence}text\n{text}\n{fence}"
 
 
 def _code(text: str) -> str:

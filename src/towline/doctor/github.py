@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from towline.core.checkup import (
     Finding,
@@ -123,7 +124,7 @@ async def _repo_by_token(github: GitHub, repo: str, login: str) -> list[Finding]
 
 async def _role_of(github: GitHub, repo: str, login: str) -> Mapping[str, bool]:
     """Asked for where the repository does not tell it."""
-    path = f"/repos/{repo}/collaborators/{login}/permission"
+    path = f"/repos/{repo}/collaborators/{quote(login, safe='')}/permission"
     role = str(_object(await github.ask(path, f"permission on {repo}")).get("permission"))
     writes = role in ("admin", "maintain", "write")
     return {"admin": role == "admin", "push": writes, "pull": True}

@@ -10,6 +10,7 @@ from towline.core.checkup import Finding, failure, one_line
 from towline.errors import MissingExtra, TowlineError
 
 SECONDS: Final = 10.0
+_LONGEST: Final = 1000
 
 Look: TypeAlias = Callable[[], Awaitable[list[Finding]]]
 Heard: TypeAlias = Callable[[str], None]
@@ -44,7 +45,7 @@ async def _findings(probe: Probe) -> list[Finding]:
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return [failure(probe.check, f"no answer within {probe.seconds:g} s", probe.fix)]
     try:
-        return task.result()
+        return [one._replace(found=one_line(one.found, _LONGEST)) for one in task.result()]
     except MissingExtra as error:
         return [failure(probe.check, one_line(str(error)), one_line(_command_in(str(error))))]
     except TowlineError as error:

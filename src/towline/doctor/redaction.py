@@ -8,6 +8,7 @@ in a URL or in base64. What has the form of a well-known secret goes, too, where
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -60,11 +61,11 @@ class Redactor:
 
 def _forms(secret: str) -> set[str]:
     """As it may stand in a text: plain, in a URL, in an Authorization header."""
-    raw = secret.encode()
+    raw = os.fsencode(secret)  # the environment may hold bytes that are no text
     return {
         secret,
-        quote(secret, safe=""),
-        quote_plus(secret),
+        quote(raw, safe=""),
+        quote_plus(raw),
         unquote(secret),
         base64.b64encode(raw).decode().rstrip("="),
         base64.urlsafe_b64encode(raw).decode().rstrip("="),

@@ -60,7 +60,7 @@ async def look_at_redis(settings: Settings, seconds: float) -> list[Finding]:
         ours = (sent + time.time()) / 2
     finally:
         await redis.aclose()
-    theirs = int(told[0]) + int(told[1]) / 1e6
+    theirs = _time_in(told)
     facts = RedisFacts(
         server.get("redis_version", "?"),
         memory.get("maxmemory_policy", "?"),
@@ -71,8 +71,17 @@ async def look_at_redis(settings: Settings, seconds: float) -> list[Finding]:
         *judge_redis(
             "redis", str(address), facts, holds_state=holds_state, accepted=address.allow_eviction
         ),
-        judge_clock("clock", f"Redis at {address}", theirs - ours),
+        *([] if theirs is None else [judge_clock("clock", f"Redis at {address}", theirs - ours)]),
     ]
+
+
+def _time_in(told: Any) -> float | None:
+    """Seconds since 1970, of the seconds and microseconds that Redis tells; None of other words."""
+    try:
+        seconds, micros = told
+        return int(seconds) + int(micros) / 1e6
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 async def _persists(redis: Redis) -> bool:

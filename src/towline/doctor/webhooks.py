@@ -7,7 +7,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 
@@ -226,7 +226,7 @@ def _without_a_hook(settings: Settings, repo: str, listed: Sequence[Any]) -> Fin
 
 
 def _is_ours(hook: Any) -> bool:
-    return urlsplit(_config(hook, "url")).path.rstrip("/").endswith(_OUR_PATH)
+    return _parts(_config(hook, "url")).path.rstrip("/").endswith(_OUR_PATH)
 
 
 def _facts(hook: Any, repo: str) -> HookFacts:
@@ -246,8 +246,16 @@ def _config(hook: Any, name: str) -> str:
     return str(config.get(name) or "") if isinstance(config, dict) else ""
 
 
+def _parts(url: str) -> SplitResult:
+    """A hook may have been given what is no URL: it leads nowhere then."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
 def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
+    parts = _parts(url)
     if not parts.netloc:
         return "nowhere"
     return one_line(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}")

@@ -20,7 +20,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 from towline.engines.celery import MISSING, TASK, celery_app
 from towline.errors import MissingExtra, Transient
@@ -40,6 +40,7 @@ _CLAIM_PAUSES = (0.01, 0.03, 0.1, 0.5, 1.0, 3.0, 5.0)
 _GLANCE_SECONDS = 0.2
 _AFTER_TROUBLE_SECONDS = 0.5
 _LAST_SECONDS = 5.0
+_LONGEST_ID = 255
 _log = logging.getLogger("towline.work")
 
 
@@ -123,8 +124,10 @@ class CeleryWorker:
             try:
                 (job_id,), *_rest = message.payload
             except (TypeError, ValueError):
-                raise InvalidTaskError("a message that names no job") from None
-            self._take(str(job_id))
+                job_id = None
+            if not _may_be_a_job(job_id):
+                raise InvalidTaskError("a message that names no job")
+            self._take(job_id)
 
         return received
 
@@ -179,3 +182,8 @@ class CeleryWorker:
                     break
             await asyncio.sleep(pause)
         return None, 0.0
+
+
+def _may_be_a_job(job_id: object) -> TypeGuard[str]:
+    """Whether the store can be asked for it: others may put anything into the queue."""
+    return isinstance(job_id, str) and job_id.isprintable() and 0 < len(job_id) <= _LONGEST_ID

@@ -120,10 +120,11 @@ async def _whole(response: httpx2.Response) -> bytes:
 def _root_of(text: str) -> httpx2.URL:
     try:
         url = httpx2.URL(text)
-    except httpx2.InvalidURL:
-        url = httpx2.URL("")
-    secure = url.scheme == "https" or (url.scheme == "http" and _is_this_machine(url.host))
-    if not secure or not url.host or url.userinfo or url.query:
+        host = url.host
+    except (httpx2.InvalidURL, ValueError):  # the latter of letters that no host can have
+        url, host = httpx2.URL(""), ""
+    secure = url.scheme == "https" or (url.scheme == "http" and _is_this_machine(host))
+    if not secure or not host or url.userinfo or url.query:
         raise Rejected("the model's URL must be like https://host/path, or http on this machine")
     return url
 

@@ -210,10 +210,10 @@ class Access:
         if owner not in self._installations:
             about = f"installation of the App for {repo}"
             answer = await self._as_app(self._getting(f"/repos/{repo}/installation", about))
-            found = reading.ident(_object(answer.json()), "id")
+            found = reading.number(_object(answer.json()), "id")
             if found is None:
                 raise ForgeUnreadable(f"GitHub's answer about the {about} has no id")
-            self._installations[owner] = found
+            self._installations[owner] = str(found)
         return self._installations[owner]
 
     async def _new_token(self, installation: str) -> _Token:

@@ -13,7 +13,7 @@ from towline.forges.github_access import Access, number_of, sha_of
 from towline.forges.github_rest_look import RestLook
 from towline.forges.github_snapshot import ACTIONS
 from towline.ports.forge import Done, DoneStatus
-from towline.ports.hooks import ForgeRefused, ForgeUnavailable
+from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.sources import reading
 from towline.sources.reading import Object
 
@@ -156,12 +156,16 @@ class CommitWrites:
         )
         if made.status >= 300:
             return Done("blocked", made.says)
+        told = made.json()
+        sha = reading.commit(told, "sha") if isinstance(told, dict) else None
+        if sha is None:
+            raise ForgeUnreadable("GitHub's answer does not name the new commit")
         moved = await self._access.write(
             repo,
             "PATCH",
             f"/git/refs/heads/{quote(branch)}",
             f"branch {branch} of {repo}",
-            {"sha": made.json().get("sha"), "force": False},
+            {"sha": sha, "force": False},
             also=(403, 404, 409, 422),
         )
         if moved.status < 300:

@@ -296,9 +296,10 @@ def bearer(token: str) -> str:
 def _root_of(api_url: str) -> httpx2.URL:
     try:
         url = httpx2.URL(api_url)
-    except httpx2.InvalidURL:
-        url = httpx2.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
+        host = url.host
+    except (httpx2.InvalidURL, ValueError):  # the latter of letters that no host can have
+        url, host = httpx2.URL(""), ""
+    if url.scheme not in ("http", "https") or not host or url.userinfo or url.query:
         raise Rejected("the GitHub API's URL must be like https://api.github.com, and no more")
     return url
 

@@ -236,9 +236,10 @@ class ForgeHttp:
 def root_of(api_url: str, forge: str) -> httpx2.URL:
     try:
         url = httpx2.URL(api_url)
-    except httpx2.InvalidURL:
-        url = httpx2.URL("")
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
+        host = url.host
+    except (httpx2.InvalidURL, ValueError):  # the latter of letters that no host can have
+        url, host = httpx2.URL(""), ""
+    if url.scheme not in ("http", "https") or not host or url.userinfo or url.query:
         raise Rejected(f"the URL of {forge}'s API must be like https://host/path, and no more")
     return url
 

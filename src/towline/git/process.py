@@ -25,21 +25,21 @@ _REFUSALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern, re.IGNORECASE), meaning)
     for pattern, meaning in (
         (
-            r"couldn't find remote ref|no such ref|Remote branch .* not found",
+            r"couldn't find remote ref|no such ref|Remote branch .{1,300} not found",
             "there is no such branch",
         ),
         (
             r"authentication failed|could not read (user|pass)|error: 401|prompts disabled",
             "the forge does not accept the credentials",
         ),
-        (r"error: 403|permission .*denied|access denied", "the credentials do not allow it"),
+        (r"error: 403|permission .{0,300}denied|access denied", "the credentials do not allow it"),
         (
-            r"repository .*not found|error: 404",
+            r"repository .{0,300}not found|error: 404",
             "there is no such repository, or it is hidden from us",
         ),
         (r"error: 30[1278]|redirect", "the repository has moved to another place"),
         (
-            r"fsck error|error in .*object|invalid path|bad tree|hasDot|disallowed|fullPathname",
+            r"fsck error|error in .{0,200}object|invalid path|bad tree|hasDot|disallowed|fullPath",
             "the repository holds objects that are not safe to use",
         ),
         (

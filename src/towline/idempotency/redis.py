@@ -22,6 +22,7 @@ import orjson
 from towline.core.claims import FOREVER_US, Change, Draft, Record, Result
 from towline.ports.records import Put, Swapped
 from towline.store.redis import Redis
+from towline.store.redis_script import AS_WRITTEN
 
 _PREFIX = "towline:idem:"
 _INDEX = f"{_PREFIX}index"
@@ -221,8 +222,9 @@ class RedisRecords:
         now, found = await self._put(
             _place(tenant, key), lock_us, keep_us, source, holder, payload_hash, digests, on_crash
         )
-        if found.isdigit():
-            return Put(int(found), None, now)
+        if found.isdecimal():
+            with AS_WRITTEN:
+                return Put(int(found), None, now)
         return Put(None, _record(tenant, key, found), now)
 
     async def swap(self, change: Change) -> Swapped | None:
@@ -282,7 +284,8 @@ class RedisRecords:
 
     async def digest_key(self) -> bytes:
         _, key = await self._digest_key("towline:digest-key", secrets.token_hex(32))
-        return bytes.fromhex(key)
+        with AS_WRITTEN:
+            return bytes.fromhex(key)
 
     async def aclose(self) -> None:
         """The connection belongs to whoever made it."""
@@ -296,15 +299,17 @@ def _swapped(line: str) -> Swapped | None:
     if not line:
         return None
     token, _, awaited = line.partition(" ")
-    return Swapped(int(token), awaited)
+    with AS_WRITTEN:
+        return Swapped(int(token), awaited)
 
 
 def _record(tenant: str, key: str, line: str) -> Record:
-    stored = orjson.loads(line)[:17]
-    fields: list[Any] = [None if value is False else value for value in stored]
-    for place in _LARGE_NUMBERS:
-        fields[place] = int(fields[place])
-    return Record(tenant, key, *fields)
+    with AS_WRITTEN:
+        stored = orjson.loads(line)[:17]
+        fields: list[Any] = [None if value is False else value for value in stored]
+        for place in _LARGE_NUMBERS:
+            fields[place] = int(fields[place])
+        return Record(tenant, key, *fields)
 
 
 def _given(value: str | int | None) -> str:

@@ -17,7 +17,9 @@ from towline.ports.workspace import Limits, Ran
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _CHUNK: Final = 1 << 16
+_LONGEST_REPORT: Final = 1 << 20
 _GRACE_SECONDS: Final = 15.0
+_LONGEST_REASON: Final = 500
 _NICE: Final = 10
 _HOME, _ROOT = "home", "root"
 _ADDRESS_SPACES: Final = 4
@@ -169,16 +171,18 @@ async def _run(task: Mapping[str, Any], limits: Limits, stdin: bytes) -> Ran:
 
 def _ran(told: Mapping[str, Any], output: str, limits: Limits) -> Ran:
     if not told or "trouble" in told:
-        reason = told.get("trouble") or "its supervisor ended without a word"
-        said = " ".join(output[-200:].split())
-        return Ran(None, output, trouble=f"the sandbox cannot run it: {reason} {said}".strip())
-    why = str(told.get("why") or "")
+        reason = str(told.get("trouble") or "its supervisor ended without a word")
+        said = " ".join(f"{reason[:_LONGEST_REASON]} {output[-200:]}".split())
+        return Ran(None, output, trouble=f"the sandbox cannot run it: {said}")
+    why, status = str(told.get("why") or ""), told.get("status")
+    if status is not None and type(status) is not int:
+        return Ran(None, output, trouble="the sandbox's supervisor told no status")
     if why in _ENDED:
         ended = _ENDED[why].format(**limits._asdict())
         output = f"{output}\n[{ended}]\n"
     if why == "abandoned":
         return Ran(None, output, trouble="the sandbox was abandoned")
-    return Ran(told.get("status"), output, timed_out=why == "time")
+    return Ran(status, output, timed_out=why == "time")
 
 
 @contextlib.asynccontextmanager
@@ -233,17 +237,21 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 async def _heard(pipe: BinaryIO) -> dict[str, Any]:
-    """All that is said until the other end closes, which it does when its process ends."""
+    """All that is said until the other end closes, which it does when its process ends.
+
+    Nothing, if it is more than a supervisor has to say, or cannot be read."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
-        text = await reader.read()
+        text = b""
+        while len(text) <= _LONGEST_REPORT and (chunk := await reader.read(_CHUNK)):
+            text += chunk
     finally:
         transport.close()
     try:
-        told = json.loads(text or b"{}")
-    except ValueError:
+        told = json.loads(text or b"{}") if len(text) <= _LONGEST_REPORT else {}
+    except (ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

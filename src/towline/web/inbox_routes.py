@@ -194,7 +194,12 @@ def _text(body: bytes | None) -> orjson.Fragment | None:
 def _readable(text: str | None) -> orjson.Fragment | None:
     """None for what is no JSON: it would spoil the answer around it."""
     try:
-        json.loads(text or "null")
+        json.loads(text or "null", parse_constant=_no_json)
     except (ValueError, RecursionError):
         return None
     return orjson.Fragment(text or "null")
+
+
+def _no_json(word: str) -> None:
+    """NaN and its like, which Python reads, and others do not."""
+    raise ValueError(word)

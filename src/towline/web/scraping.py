@@ -35,7 +35,10 @@ _log = logging.getLogger("towline.web")
 
 def figures(accept: str) -> tuple[bytes, str]:
     """All metrics of this process, in the form that is asked for, and the name of that form."""
-    encode, media_type = choose_encoder(accept)
+    try:
+        encode, media_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # of a version that is no number
+        encode, media_type = choose_encoder("")
     return encode(REGISTRY), media_type
 
 

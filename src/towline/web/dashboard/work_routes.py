@@ -158,6 +158,7 @@ def pretty(text: str | None) -> str:
     if len(text) > _LONGEST_SHOWN:
         return f"{text[:_LONGEST_SHOWN]}\n… {len(text) - _LONGEST_SHOWN} characters more"
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        indented = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return text
+    return indented.encode("utf-8", "backslashreplace").decode()  # half characters as they came
