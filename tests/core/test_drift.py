@@ -63,6 +63,7 @@ def unmoved(*states: State) -> dict[State, State]:
 
 SHOWN: list[tuple[list[Event], dict[State, State]]] = [
     ([], unmoved(*LIVE)),
+    ([review()], {"POLICY_PASSED": "APPROVED", "CREATED": "CREATED"}),
     ([suite("queued")], among("CHECKS_RUNNING", "CREATED", "CHECKS_FAILED", "APPROVED")),
     ([RED], among("CHECKS_FAILED", *LIVE[:9])),
     ([GREEN], among("CHECKS_PASSED", "CREATED", "CHECKS_RUNNING", "CHECKS_FAILED")),
@@ -203,6 +204,36 @@ def test_what_a_remedy_hopes_for_is_not_taken_back_at_once(
     """The old verdict is still shown between a rerun and its first check."""
     found = looked(hoped(state, *words), *words, at_us=SOON_US)
     assert found is None or (found.record.state, found.events) == (state, ())
+
+
+def test_a_failure_that_is_first_seen_after_a_remedy_may_be_older() -> None:
+    """Nobody had told of it: what counts is when it ran, and not when it was seen."""
+    found = looked(hoped("CHECKS_RUNNING"), RED, at_us=SOON_US)
+    assert found is not None
+    assert (found.record.state, found.events) == ("CHECKS_RUNNING", ())
+    newer = check("failure", START_US / SECOND_US + 90)
+    after = looked(hoped("CHECKS_RUNNING"), newer, at_us=SOON_US)
+    assert after is not None
+    assert after.record.state == "CHECKS_FAILED"
+
+
+def test_a_look_that_was_overtaken_changes_nothing() -> None:
+    """Something was heard after it began; but what has ended has ended."""
+    record = new_record("APPROVED", updated_us=SOON_US)
+
+    def seen(*words: Event, began_us: int) -> Tracked | None:
+        return correct(record, snapshot(*words), CONTEXT, LATER_US, began_us)
+
+    assert seen(RED, began_us=SOON_US - 1) is None
+    assert seen(RED, began_us=SOON_US) is not None
+    assert seen(merged(), began_us=SOON_US - 1) is not None
+
+
+def test_of_two_looks_the_older_one_changes_nothing() -> None:
+    """What the newer one has shown is noted as heard, also where the state holds."""
+    found = looked(new_record("CHECKS_RUNNING"), check("pending", name="lint"), at_us=SOON_US)
+    assert found is not None
+    assert (found.record.state, found.record.updated_us) == ("CHECKS_RUNNING", SOON_US)
 
 
 @pytest.mark.parametrize(

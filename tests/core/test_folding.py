@@ -62,6 +62,13 @@ def test_a_new_head_starts_the_facts_anew() -> None:
     assert (known.author, known.former_heads) == ("dependabot[bot]", (HEAD,))
 
 
+def test_of_two_pushes_within_a_second_the_last_counts() -> None:
+    """It names the one that it came upon, whose own word comes late."""
+    last = pull("synchronize", 50, head_sha="c" * 40, before_sha=NEXT)
+    known = facts(pull(), last, pushed(at=50))
+    assert (known.head_sha, known.former_heads) == ("c" * 40, (HEAD, NEXT))
+
+
 @pytest.mark.parametrize(
     ("words", "head"),
     [

@@ -40,6 +40,19 @@ def test_a_seed_is_the_same_play_again() -> None:
     assert first.scene == "tow"
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(66, id="a push while a log was read"),
+        pytest.param(94, id="a look that was answered late"),
+        pytest.param(381, id="approved without any checks"),
+    ],
+)
+def test_what_was_found_in_the_tow_stays_mended(seed: int) -> None:
+    """What was decided, or seen, gives way to what was heard meanwhile."""
+    assert play(seed).violations == []
+
+
 @pytest.mark.usefixtures("tow")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_safeguard_is_missed_when_it_is_gone(name: str) -> None:

@@ -46,24 +46,30 @@ _PAST_POLICY: Final[frozenset[State]] = frozenset({"POLICY_PASSED", "APPROVED", 
 
 
 def correct(
-    record: PullRecord, snapshot: Snapshot, context: Context, now_us: int
+    record: PullRecord,
+    snapshot: Snapshot,
+    context: Context,
+    now_us: int,
+    looked_us: int | None = None,
 ) -> Tracked | None:
     """The record as the forge shows it; None if there is nothing to write.
 
     Where the state holds, only the facts are refreshed. Where it does not, the correction counts
-    as observed, and the clock of staleness starts anew.
+    as observed, and the clock of staleness starts anew. `looked_us` is when the look was begun:
+    what was heard since then is newer, and the next look will show it.
     """
-    if record.state in TERMINAL:
+    overtaken = looked_us is not None and record.updated_us > looked_us
+    if record.state in TERMINAL or (overtaken and snapshot.pull.state == "open"):
         return None
-    facts = facts_of(snapshot, context.signals, record.facts, context.patterns, now_us)
     doubted_us = doubted_since(record, context.thresholds, now_us)
+    facts = facts_of(snapshot, context.signals, record.facts, context.patterns, now_us, doubted_us)
     actual = actual_state(facts, context.signals, record, doubted_us)
     moved = _has_moved(record, facts)
     if actual == record.state == "NEEDS_INTERVENTION" and moved:
         return None
     seen = _described(record, snapshot, facts, context)
     if actual == record.state and not moved:
-        return Tracked(seen) if seen != record else None
+        return Tracked(seen._replace(updated_us=now_us)) if seen != record else None
     path = passed_through(record, actual, facts)
     counts = after_move(record.counts, path, substatus_of(actual, facts))
     corrected = entered(seen, actual, (actual,), counts, now_us)
@@ -87,8 +93,11 @@ def actual_state(
     if not moved and _still_hoped_for(facts, signals, record, doubted_us):
         return record.state
     verdict = checks_verdict(facts, signals, doubted_us)
+    if verdict == "none" and not moved:
+        approved = record.state == "POLICY_PASSED" and facts.approved_by
+        return "APPROVED" if approved else record.state
     if verdict == "none":
-        return "CHECKS_RUNNING" if moved else record.state
+        return "CHECKS_RUNNING"
     if verdict == "running":
         return "CHECKS_RUNNING"
     if verdict == "failed":

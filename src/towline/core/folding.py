@@ -59,17 +59,21 @@ def facts_of(
     known: Facts | None = None,
     patterns: Sequence[Pattern] = (),
     heard_us: int = 0,
+    doubted_us: int | None = None,
 ) -> Facts:
     """What a look at the forge shows.
 
     `known` is what was known before: of it stays only what a look cannot show, such as when each
     word was heard first. Reviews that the forge still counts are taken for reviews of the head.
+    `doubted_us` is when a remedy was tried whose effect is hoped for.
     """
     seen = fold(Facts(), snapshot.pull, signals)
     if known is not None:
         seen = _with_what_is_not_shown(seen, known)
+    before = known or Facts()
     for word in (*snapshot.checks, *snapshot.comments):
-        seen = fold(seen, word, signals, patterns, heard_us)
+        first_us = first_heard_us(before, word, heard_us, doubted_us)
+        seen = fold(seen, word, signals, patterns, first_us)
     for review in snapshot.reviews:
         seen = fold(seen, replace(review, reviewed_sha=None, head_sha=None), signals)
     seen = replace(seen, conflicts=snapshot.conflicts, behind=snapshot.behind)
@@ -79,6 +83,16 @@ def facts_of(
     if known is not None and known.transient is not None and known.checks == seen.checks:
         return replace(seen, transient=known.transient, evidence=known.evidence)
     return seen
+
+
+def first_heard_us(known: Facts, word: Event, now_us: int, doubted_us: int | None) -> int:
+    """The first word on a check that ran before a remedy is of the time it ran."""
+    if doubted_us is None or not isinstance(word, CheckChanged) or word.occurred_at is None:
+        return now_us
+    then_us = int(word.occurred_at * 1_000_000)
+    is_first = word.name not in known.checks and word.name not in known.policy_checks
+    before = is_first and then_us // 1_000_000 < doubted_us // 1_000_000
+    return max(1, then_us) if before else now_us
 
 
 def _with_what_is_not_shown(seen: Facts, known: Facts) -> Facts:
@@ -170,14 +184,14 @@ def _anew(facts: Facts, event: PullRequestChanged) -> Facts:
         author=facts.author,
         as_of=facts.as_of,
         head_since=event.occurred_at if event.action in ("opened", "synchronize") else None,
-        former_heads=_with_former(facts),
+        former_heads=_with_former(facts, event.before_sha),
     )
 
 
-def _with_former(facts: Facts) -> tuple[str, ...]:
-    if facts.head_sha is None:
-        return facts.former_heads
-    return (*facts.former_heads, facts.head_sha)[-FORMER_HEADS:]
+def _with_former(facts: Facts, before_sha: str | None = None) -> tuple[str, ...]:
+    """With the known head, and with the one that a push came upon, whose own word may be late."""
+    former = [sha for sha in (facts.head_sha, before_sha) if sha is not None]
+    return tuple(dict.fromkeys((*facts.former_heads, *former)))[-FORMER_HEADS:]
 
 
 # ---------------------------------------------------------------------- words about the head

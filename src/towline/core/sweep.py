@@ -78,10 +78,14 @@ _REACHED_BY: Final[Mapping[str, Happening]] = {
 
 
 def corrected_by(
-    record: PullRecord, sight: Snapshot, context: Context, now_us: int
+    record: PullRecord,
+    sight: Snapshot,
+    context: Context,
+    now_us: int,
+    looked_us: int | None = None,
 ) -> Tracked | None:
     """The drift's correction; where we are the policy bot, what we found stays what it was."""
-    tracked = correct(record, sight, context, now_us)
+    tracked = correct(record, sight, context, now_us, looked_us)
     if tracked is None or record.state != "POLICY_FAILED":
         return tracked
     seen = tracked.record

@@ -15,7 +15,7 @@ from typing import Final
 from towline.core.budgets import Counts, after_move, none_used
 from towline.core.events import CheckChanged, Event, PullRequestChanged
 from towline.core.facts import Facts, checks_verdict, policy_is_outdated, policy_verdict
-from towline.core.folding import fold
+from towline.core.folding import first_heard_us, fold
 from towline.core.happenings import Context, Told, doubted_since, told_by
 from towline.core.lifecycle import RESULT_OF, TERMINAL, Happening, State, move
 from towline.core.pulls import EventSource, PullEvent, PullRecord, Tracked
@@ -48,12 +48,13 @@ def decide(
         return None
     if record.state in TERMINAL or _is_our_echo(record, event, context):
         return None
+    doubted_us = doubted_since(record, context.thresholds, entry.now_us)
     facts = fold(
         record.facts,
         event,
         context.signals,
         context.patterns,
-        _heard_us(record, event, context, entry.now_us),
+        first_heard_us(record.facts, event, entry.now_us, doubted_us),
     )
     told = told_by(record, facts, event, context, entry.now_us)
     described = _described(record, facts, event, context.towing)
@@ -141,17 +142,6 @@ def _is_our_echo(record: PullRecord, event: Event, context: Context) -> bool:
     if known is None or known.conclusion != event.conclusion:
         return False
     return any(same_login(login, event.actor) for login in context.ours)
-
-
-def _heard_us(record: PullRecord, event: Event, context: Context, now_us: int) -> int:
-    """The first word on a check that ran before a remedy is of the time it ran."""
-    doubted_us = doubted_since(record, context.thresholds, now_us)
-    if doubted_us is None or not isinstance(event, CheckChanged) or event.occurred_at is None:
-        return now_us
-    known = {*record.facts.checks, *record.facts.policy_checks}
-    then_us = int(event.occurred_at * 1_000_000)
-    before = event.name not in known and then_us // 1_000_000 < doubted_us // 1_000_000
-    return max(1, then_us) if before else now_us
 
 
 def _described(record: PullRecord, facts: Facts, event: Event, towing: Towing) -> PullRecord:

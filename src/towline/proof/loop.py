@@ -42,6 +42,8 @@ class Node:
         self.paused_until = 0.0
         self.pauses = 0
         """How often it slept: what it believed before may not hold any more."""
+        self.troubled_at = -1e9
+        """When it last had trouble with its store."""
         self.cut_until = 0.0
         """Until when nothing that it sends arrives anywhere."""
         self.skew_us = 0

@@ -40,12 +40,13 @@ async def _end_at_once(self: Remediator, *given: Any, **how: Any) -> Remedied:
     return await _end(self, *given, **{**how, "keeps_intent": False})
 
 
-async def _begin_in_mind(self: Remediator, ref: PullRef, order: Order) -> Remedied:
+async def _begin_in_mind(self: Remediator, ref: PullRef, order: Order) -> tuple[Remedied, int]:
     record = await self._store.read(ref.repo, ref.number)
-    change = _begun(order, 1_000_000)(record, self._clock.now_us())
+    now_us = self._clock.now_us()
+    change = _begun(order, 1_000_000)(record, now_us)
     if change is None:
-        return Remedied("refused", "", record)
-    return Remedied("pending", "", change.record)
+        return Remedied("refused", "", record), now_us
+    return Remedied("pending", "", change.record), now_us
 
 
 def _uncounted(order: Order, verify_us: int) -> Any:

@@ -38,6 +38,9 @@ _ONE_SIDED: Final = 0.15
 _ONLY_ANSWERS: Final[Mapping[Kind, int]] = {"reply lost": 1}
 _ANSWERS_LOST: Final = 0.2
 _AT_WORK: Final = (0.0, 0.1, 0.4, 0.8)
+RARE: Final = "seldom"
+"""A place that has this word in its name is come by so seldom that trouble is there more often."""
+_SELDOM: Final = (0.0, 0.3, 0.7)
 _MOST_CRASHES: Final = 8
 _THREE: Final = struct.Struct(">III")
 
@@ -138,6 +141,8 @@ class Weather:
                 chance = _ANSWERS_LOST
             elif place == "work":
                 chance = _AT_WORK[int(self._roll(place) * len(_AT_WORK))]
+            elif RARE in place:
+                chance = max(chance, _SELDOM[int(self._roll(place) * len(_SELDOM))])
             self._chances[place] = chance
         return chance
 

@@ -59,6 +59,8 @@ class Wire:
             done = work()
             return await done if hasattr(done, "__await__") else done
         self._tell(node, f"{self.part.name} {place}: {fault.kind} {fault.seconds:.3f}")
+        if self.part.name == "sql":
+            node.troubled_at = loop.time()
         return await self._with(fault, place, work)
 
     async def _with(self, fault: Fault, place: str, work: Callable[[], Awaitable[T] | T]) -> T:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from towline.core.budgets import Strategy
 from towline.core.remedies import CLOSING_TEXT
 from towline.sim.actors_jenkins import Jenkins, JenkinsBuild
-from towline.sim.entities import Emitted
+from towline.sim.entities import Emitted, WorkflowRun
 from towline.sim.world import World
 
 Key: TypeAlias = tuple[str, int]
@@ -49,6 +49,8 @@ class Ledger:
         self.made: Counter[tuple[Key, Strategy]] = Counter()
         self.last_made: dict[tuple[Key, Strategy], float] = {}
         self.opened: dict[Key, float] = {}
+        self.heads: dict[Key, list[str]] = {}
+        """The heads of each, one after the other."""
         self.ended: dict[Key, float] = {}
         self.ended_by: dict[Key, str] = {}
         self.merges: Counter[Key] = Counter()
@@ -68,6 +70,16 @@ class Ledger:
             return asked
 
         jenkins.build = counted  # type: ignore[method-assign]
+        rerun = self.world.rerun
+
+        def rerun_by(repo: str, run_id: int, by: str, *, failed_only: bool = False) -> WorkflowRun:
+            """Who asks is not told: a run has the name of whoever began it."""
+            run = rerun(repo, run_id, by, failed_only=failed_only)
+            for pull in self.world.pulls_of(repo, run.head_sha) if by == OURS else ():
+                self._count((pull.repo, pull.number), "rebuild")
+            return run
+
+        self.world.rerun = rerun_by  # type: ignore[method-assign]
 
     def _count(self, key: Key, strategy: Strategy) -> None:
         self.made[key, strategy] += 1
@@ -87,6 +99,8 @@ class Ledger:
 
     def _of_pull(self, told: Emitted, key: Key) -> None:
         pull = told.pull
+        if pull is not None and told.action in ("opened", "synchronize"):
+            self.heads.setdefault(key, []).append(pull.head_sha)
         if told.action == "opened":
             self.opened[key] = told.at
         elif told.action == "closed" and pull is not None:
@@ -98,9 +112,8 @@ class Ledger:
 
     def _ours(self, told: Emitted) -> list[tuple[Key, Strategy]]:
         about = None if told.pull is None else (told.pull.repo, told.pull.number)
-        if told.name == "workflow_run" and told.workflow_run is not None:
-            again = told.action == "requested" and told.workflow_run.run_attempt > 1
-            return self._of_commit(told, told.workflow_run.head_sha, "rebuild") if again else []
+        if told.name == "workflow_run":
+            return []
         if told.name == "check_suite" and told.action == "rerequested" and told.suite is not None:
             return self._of_commit(told, told.suite.head_sha, "rebuild")
         if told.name == "status" and told.status is not None:

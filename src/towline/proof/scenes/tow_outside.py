@@ -8,11 +8,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from towline.core.remedies import CLOSING_TEXT
+from towline.errors import Unavailable
 from towline.ports.ci import CiUnavailable
 from towline.ports.forge import ForgeUnavailable
 from towline.proof.scenes.tow_world import TowWorld
 from towline.proof.stage import Stage
 from towline.proof.store import SimDatabase, SimServer
+from towline.proof.weather import RARE
 from towline.proof.wire import Wire
 from towline.store.sql import Script, play
 from towline.store.sqlite_thread import run_statement
@@ -20,6 +23,11 @@ from towline.store.sqlite_thread import run_statement
 T = TypeVar("T")
 _BUSY_SECONDS: Final = 20.0
 _CHANGE: Final = "_changing"
+_SELDOM: Final = frozenset({"_marked"})
+"""Who changes something seldom."""
+_SLOW: Final = (0.0, 0.3, 0.7)
+"""How often an answer takes its time; a seed has one of these."""
+_ANSWER_SECONDS: Final = (0.1, 2.5)
 
 
 def forge_trouble(text: str) -> ForgeUnavailable:
@@ -32,17 +40,31 @@ def ci_trouble(text: str) -> CiUnavailable:
 
 
 class Wired:
-    """Calls the part on its other end, in the world's time, with all that may befall a call."""
+    """Calls the part on its other end, in the world's time, with all that may befall a call.
 
-    def __init__(self, part: Any, wire: Wire, town: TowWorld) -> None:
+    In some seeds answers take their time, and webhooks tell of what was done before it is answered.
+    """
+
+    def __init__(self, part: Any, wire: Wire, town: TowWorld, seed: int) -> None:
         self._part = part
         self._wire = wire
         self._town = town
+        self._dice = random.Random(f"answers {seed} {wire.node}")  # noqa: S311  the same again
+        self._slow = _SLOW[random.Random(f"slow {seed}").randrange(len(_SLOW))]  # noqa: S311
         self.name = getattr(part, "name", "")
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **named: Any) -> Any:
-            return await self._wire.call(name, lambda: self._at_once(name, args, named))
+            people, place = self._town.people, _called(name, args)
+            try:
+                answer = await self._wire.call(place, lambda: self._at_once(name, args, named))
+            except Unavailable:
+                people.not_answered(name, args)
+                raise
+            meanwhile = name == "failure_log" and people.act_meanwhile(*args[:2])
+            if meanwhile or (self._slow and self._dice.random() < self._slow):
+                await asyncio.sleep(self._dice.uniform(*_ANSWER_SECONDS))
+            return answer
 
         return call
 
@@ -52,6 +74,12 @@ class Wired:
             return await getattr(self._part, name)(*args, **named)
         finally:
             self._town.go_on()
+
+
+def _called(name: str, args: tuple[Any, ...]) -> str:
+    """The name of a call; to close, and to say so, are seldom called."""
+    closing = name == "close" or (name == "comment" and args[1] == CLOSING_TEXT)
+    return f"{RARE} close: {name}" if closing else name
 
 
 class Chat:
@@ -77,7 +105,7 @@ class ReadCommitted(SimDatabase):
     async def transact(self, script: Callable[[], Script[T]]) -> T:
         if _CHANGE not in script.__code__.co_names:
             return await super().transact(script)
-        return await self._wire.call(_CHANGE, lambda: self._changed(script()))
+        return await self._wire.call(_place_of(script), lambda: self._changed(script()))
 
     async def _changed(self, steps: Script[T]) -> T:
         server: SimServer = self._server
@@ -104,3 +132,13 @@ class ReadCommitted(SimDatabase):
                 written = yield step
 
         return server.transact(lambda run: play(rest(), run))
+
+
+def _place_of(script: Callable[[], Any]) -> str:
+    """By who decides, so that one kind of change may fare worse than the others."""
+    names, cells = script.__code__.co_freevars, script.__closure__ or ()
+    decide = next((cell for name, cell in zip(names, cells, strict=True) if name == "decide"), None)
+    if decide is None:
+        return _CHANGE
+    name = decide.cell_contents.__qualname__.split(".<locals>")[0]
+    return f"{_CHANGE} {RARE} {name}" if name in _SELDOM else f"{_CHANGE} {name}"

@@ -5,6 +5,7 @@ Nothing of this asks the product for its own tables: a slip there must not be a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from towline.core.pulls import Intent, PullEvent, PullRecord
 from towline.core.remedies import OUTCOME
 from towline.flow.reconcile_breakers import GLOBAL
 from towline.flow.remediate_records import BY_SWEEP
-from towline.proof.loop import WORLD, on_node
+from towline.proof.loop import WORLD, Node, current, on_node
 from towline.proof.stage import Stage
 
 _RESET_BY: Final[Mapping[Strategy, frozenset[str]]] = {
@@ -41,6 +42,8 @@ _IMPLIED: Final = frozenset(
 """Events that imply states which nobody told of."""
 _ALWAYS: Final = frozenset({"PR_CLOSED", "PR_MERGED", "MERGE_SUCCEEDED"})
 _TOLD_SECONDS: Final = 8.0
+_PROBE_SECONDS: Final = 45.0
+"""Longer than any action takes."""
 
 
 class TowRules:
@@ -49,7 +52,6 @@ class TowRules:
         self.circuits: dict[str, dict[str, Any]] = {}
         """The breakers' documents."""
         self.openings: set[tuple[str, int]] = set()
-        self._granted: dict[str, int] = {}
 
     # ------------------------------------------------------------------ records
 
@@ -93,44 +95,63 @@ class TowRules:
     # ------------------------------------------------------------------ breakers
 
     def circuit_changed(self, name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """A probe whose holder had no trouble is given back, and does not run out."""
+        """A probe ends with the action that it was for."""
         self.circuits[name] = after
         if after["opened_us"]:
             self.openings.add((name, int(after["opening_us"])))
-        if after["probe"] == before["probe"]:
+        probe, node = after["probe"], current.get()
+        if not probe or probe == before["probe"] or node is WORLD:
             return
-        troubles = len(self._stage.weather.fired)
-        left = before["probe"] and after["probe"] and self._granted.get(name) == troubles
-        self._stage.expect(not left, f"{name}: the probe {before['probe']} was left to run out")
-        self._granted[name] = troubles
-
-    def _nobody_answered(self, name: str, intent: Intent | None, event: PullEvent) -> None:
-        """That a call was not answered is told to the breaker, soon."""
-        if intent is None or intent.by != BY_SWEEP or not event.key.endswith("so far"):
-            return
-        stage = self._stage
-        troubles, failed = len(stage.weather.fired), self._failed()
+        mark = self._mark(node)
 
         def look() -> None:
-            quiet = len(stage.weather.fired) == troubles and stage.sql.down_until == 0.0
-            silent = quiet and self._failed() == failed
-            stage.expect(not silent, f"{name}: nobody told the breaker that nobody answered")
+            left = self.circuits[name]["probe"] == probe and self._mark(node) == mark
+            self._stage.expect(not left, f"{name}: nobody gave the probe {probe} back")
 
-        on_node(WORLD, stage.loop.call_later, _TOLD_SECONDS, look)
+        on_node(WORLD, self._stage.loop.call_later, _PROBE_SECONDS, look)
 
-    def _failed(self) -> tuple[int, int]:
-        """How often the breaker of all opened, and what it counts."""
+    def _nobody_answered(self, name: str, intent: Intent | None, event: PullEvent) -> None:
+        """That a call was not answered is told to the breaker, soon, unless it is open already."""
+        node, circuit = current.get(), self.circuits.get(f"breaker {GLOBAL}")
+        if intent is None or intent.by != BY_SWEEP or not event.key.endswith("so far"):
+            return
+        if node is WORLD or (circuit is not None and circuit["opened_us"]):
+            return
+        if self._stage.loop.time() - node.troubled_at < _TOLD_SECONDS:
+            return
+        mark, failed = self._mark(node), self._failed()
+
+        def look() -> None:
+            silent = self._mark(node) == mark and self._failed() == failed
+            self._stage.expect(not silent, f"{name}: nobody told the breaker that nobody answered")
+
+        on_node(WORLD, self._stage.loop.call_later, _TOLD_SECONDS, look)
+
+    def _mark(self, node: Node) -> tuple[object, ...]:
+        """The same again if it could go on meanwhile, and reach its store."""
+        stage = self._stage
+        own, down = f"{node.name}/sql ", stage.sql.down_until > stage.loop.time()
+        trouble = sum(one.startswith((own, "plan/")) for one in stage.weather.fired)
+        return node.alive, node.pauses, trouble, stage.loop.time() if down else 0.0
+
+    def _failed(self) -> tuple[int, ...]:
+        """How often the breaker of all opened, and the last failures that it counts."""
         circuit = self.circuits.get(f"breaker {GLOBAL}")
         if circuit is None:
-            return 0, 0
-        return int(circuit["trips"]), sum(bucket[2] for bucket in circuit["buckets"])
+            return (0,)
+        failed = [(bucket[0], bucket[2]) for bucket in circuit["buckets"] if bucket[2]]
+        return int(circuit["trips"]), *max(failed, default=())
 
     def told_once(self) -> None:
         """People hear of each opening of a breaker once."""
-        query = "SELECT count(*) FROM towline_jobs WHERE kind = 'notify'"
-        told = self._stage.server.db.execute(query).fetchone()[0]
-        opened = len(self.openings)
-        self._stage.expect(told <= opened, f"{told} messages on {opened} openings of breakers")
+        query = "SELECT params FROM towline_jobs WHERE kind = 'notify'"
+        texts = [row[0] for row in self._stage.server.db.execute(query)]
+        opened = Counter(name.removeprefix("breaker ") for name, _ in self.openings)
+        for name in self.circuits:
+            place = name.removeprefix("breaker ")
+            told = sum(f"Breaker: {place}\\n" in text for text in texts)
+            most = opened[place]
+            self._stage.expect(told <= most, f"{told} messages on {most} openings of {place}")
 
 
 def _by_person(intent: Intent | None) -> bool:
@@ -153,6 +174,8 @@ def _reached(before: PullRecord, event: PullEvent) -> set[str]:
         return {"APPROVED"}
     if event.event_type == "STATE_DRIFT_CORRECTED":
         return _on_the_way(before, str(payload["actual"]), moved="before" in payload)
+    if event.event_type == "BRANCH_UPDATED" and event.source == "reconciler":
+        return _on_the_way(before, str(payload["to"]), moved=True)
     path: Any = payload.get("path", ())
     return {str(payload.get("to")), *map(str, path)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
@@ -12,30 +12,34 @@ from towline.core.commands import ALLOWED_IN
 from towline.core.escalation import ESCALATED, SENT
 from towline.core.lifecycle import Happening, State
 from towline.core.pulls import Intent, PullEvent, PullRecord
-from towline.core.remedies import OUTCOME, REMEDIES
+from towline.core.remedies import OUTCOME
 from towline.flow.reconcile_breakers import GLOBAL, breaker_of_repo
 from towline.flow.remediate_records import BY_SWEEP
 from towline.proof.loop import WORLD, current
 from towline.proof.scenes.tow_ledger import OURS, Key, Ledger
 from towline.proof.scenes.tow_rules import TowRules
-from towline.proof.scenes.tow_world import BUDGETS, COOLDOWN_SECONDS, PLAIN, THRESHOLDS
+from towline.proof.scenes.tow_tries import REMEDY_OF, Tries
+from towline.proof.scenes.tow_words import TowWords
+from towline.proof.scenes.tow_world import (
+    BUDGETS,
+    COOLDOWN_SECONDS,
+    PLAIN,
+    POLICY,
+    REQUIRED,
+    THRESHOLDS,
+)
 from towline.proof.stage import Stage
 from towline.store.pull_rows import COLUMNS, event_of, record_of
 
 _ENDED: Final = ("MERGED", "CLOSED")
 _WRITES: Final = frozenset({"update pull request", "create pull request"})
 _SWAPS: Final = frozenset({"create document", "replace document"})
-_REMEDY_OF: Final[Mapping[str, Strategy]] = {
-    remedy.event_type: remedy.strategy for remedy in REMEDIES.values()
-}
 _OBSERVED: Final = frozenset((*Happening.__args__, "STATE_DRIFT_CORRECTED"))  # type: ignore[attr-defined]
 _VISIBLE: Final[frozenset[Strategy]] = frozenset({"rebuild", "branch_update", "close_and_reopen"})
 """Remedies whose effect the forge shows at once, whoever else is asleep."""
 _SETTLING_SECONDS: Final = 10.0
 _LONG_AGO_SECONDS: Final = 45.0
 _HURRY_SECONDS: Final = 12.0
-_TOLD_AGAIN_SECONDS: Final = 20.0
-"""Longer than a call that is carried out late."""
 _NEWS_SECONDS: Final = 15.0
 """Longer than it takes from a look to what comes of it."""
 _ROW: Final = ", ".join(COLUMNS)
@@ -56,6 +60,9 @@ class PullWatch:
         self.ledger: Ledger | None = None
         self.breakers: dict[str, dict[str, Any]] = {}
         self.rules = TowRules(stage)
+        self._words = TowWords(stage, REQUIRED, POLICY, self._heads)
+        self._tries = Tries(stage)
+        self._heard: set[str] = set()
 
     # ------------------------------------------------------------------ commits
 
@@ -94,6 +101,8 @@ class PullWatch:
             self._follows(name, before, after, new)
             self._remembers(db, key, before, after, new)
             self.rules.follows(name, before, after, new)
+        self._words.follow(name, before, after, new)
+        self._tries.follow(name, after, new)
         self._is_sound(name, after, log)
 
     def _is_sound(self, name: str, record: PullRecord, log: Sequence[PullEvent]) -> None:
@@ -128,25 +137,16 @@ class PullWatch:
     def _counts(
         self, name: str, before: PullRecord, after: PullRecord, new: Sequence[PullEvent]
     ) -> None:
-        """Each try is counted when it is begun, and starts anew only for what was observed."""
-        due = dict.fromkeys(STRATEGIES, 0)
-        for event in new:
-            begun = _REMEDY_OF.get(event.event_type)
-            if begun is not None and event.payload["by"] == BY_SWEEP:
-                due[begun] += 1
-            elif event.event_type == OUTCOME and "intent" in event.payload:
-                strategy = next(one for one in STRATEGIES if one == event.payload["strategy"])
-                due[strategy] += _afterwards(event, before.intent)
-        observed = any(event.event_type in _OBSERVED for event in new)
-        for strategy, more in due.items():
-            ever = before.lifetime[strategy] + more
+        """A count starts anew only for what was observed."""
+        if any(event.event_type in _OBSERVED for event in new):
+            return
+        returned = [
+            event.payload["strategy"] for event in new if event.payload.get("budget_returned")
+        ]
+        for strategy in STRATEGIES:
+            least = before.counts[strategy] - returned.count(strategy)
             self._expect(
-                after.lifetime[strategy] == ever,
-                f"{name} has {after.lifetime[strategy]} tries of {strategy}, not {ever}",
-            )
-            least = before.counts[strategy] + min(0, more)
-            self._expect(
-                observed or after.counts[strategy] >= least,
+                after.counts[strategy] >= least,
                 f"{name} forgot tries of {strategy}, and nothing was observed",
             )
 
@@ -162,7 +162,7 @@ class PullWatch:
     ) -> None:
         name = f"{key[0]}#{key[1]}"
         for event in new:
-            strategy = _REMEDY_OF.get(event.event_type)
+            strategy = REMEDY_OF.get(event.event_type)
             if strategy is not None:
                 self._begins(name, key, before, event)
             elif event.event_type == OUTCOME and before.intent is not None:
@@ -170,6 +170,9 @@ class PullWatch:
             elif event.event_type == ESCALATED:
                 self._is_told(db, name, event)
                 self._expect(not self._observe, f"{name} was escalated by who only observes")
+            elif event.event_type == SENT:
+                told = any(line.endswith(str(event.payload["escalation"])) for line in self._heard)
+                self._expect(told, f"{name}: nobody was told of {event.key}")
             elif event.event_type == "COMMAND_RECEIVED":
                 fits = before.state in ALLOWED_IN[event.payload["command"]]  # type: ignore[index]
                 self._expect(fits, f"{name} took {event.payload['command']} in {before.state}")
@@ -192,9 +195,10 @@ class PullWatch:
             self._expect(
                 waited > limit - 1, f"{name} is helped after {waited:.1f} s of {limit:g} s"
             )
+        late = _LONG_AGO_SECONDS if self._somebody_slept() else _HURRY_SECONDS
+        self._tries.begins(name, before, event, late)
         for breaker in (GLOBAL, breaker_of_repo(key[0])):
             open_for = self._open_for(breaker, event.at_us)
-            late = _LONG_AGO_SECONDS if self._somebody_slept() else _HURRY_SECONDS
             self._expect(open_for < late, f"{name} is helped, {breaker} open for {open_for:.1f} s")
 
     def _ends(self, name: str, key: Key, intent: Intent, event: PullEvent) -> None:
@@ -227,7 +231,7 @@ class PullWatch:
         if self.ledger is None:
             return
         name, log = f"{key[0]}#{key[1]}", self.logs.get(key, [])
-        begun = sum(_REMEDY_OF.get(event.event_type) == strategy for event in log)
+        begun = sum(REMEDY_OF.get(event.event_type) == strategy for event in log)
         if strategy == "close_and_reopen":
             begun += sum(event.payload.get("command") == "/cancel" for event in log)
         made = self.ledger.made[key, strategy]
@@ -235,6 +239,8 @@ class PullWatch:
         self._expect(made <= begun, f"{name}: {strategy} arrived {made} times, begun {begun} times")
         if strategy == "retrigger_approver_bot" and current.get() is not WORLD:
             self._was_needed(name, key)
+        elif strategy == "close_and_reopen":
+            self._is_the_only_one(name, key)
 
     def _was_needed(self, name: str, key: Key) -> None:
         """Nobody is asked for an approval that has long been there to be seen."""
@@ -252,6 +258,20 @@ class PullWatch:
             oldest < _NEWS_SECONDS, f"{name} was approved {oldest:.1f} s before that was asked for"
         )
 
+    def _is_the_only_one(self, name: str, key: Key) -> None:
+        """Nothing is closed for a fresh one beside another that was known when that began."""
+        record = self.known.get(key)
+        intent = record.intent if record is not None else None
+        if record is None or intent is None or intent.strategy != "close_and_reopen":
+            return
+        twins = [
+            one.ref.number
+            for one in self.known.values()
+            if one.vulnerability_id == record.vulnerability_id and one.ref != record.ref
+            if one.state not in _ENDED and one.created_us < intent.began_us
+        ]
+        self._expect(not twins, f"{name} is closed for a fresh one beside {twins}")
+
     def replaces(self, key: Key) -> None:
         """A fresh one is asked for only in place of one that we have closed, and said so."""
         if self.ledger is None:
@@ -260,15 +280,20 @@ class PullWatch:
         self._expect(ours, f"{key} is replaced, which {self.ledger.ended_by.get(key)} closed")
 
     def heard(self, line: str) -> None:
-        """People are not told again of what was marked as told long ago."""
-        if self._somebody_slept():
+        """People are not told again of what is marked as told, unless two are at it.
+
+        That may be if one of them slept, and a call that is carried out late may come after.
+        """
+        self._heard.add(line)
+        if self._somebody_slept() or self._stage.jumped or current.get() is WORLD:
             return
-        now_us = self._stage.server.clock.now_us()
-        for log in self.logs.values():
-            for event in log:
-                if event.event_type == SENT and line.endswith(str(event.payload["escalation"])):
-                    ago = (now_us - event.at_us) / 1e6
-                    self._expect(ago < _TOLD_AGAIN_SECONDS, f"told again after {ago:.1f} s: {line}")
+        marked = [
+            event
+            for log in self.logs.values()
+            for event in log
+            if event.event_type == SENT and line.endswith(str(event.payload["escalation"]))
+        ]
+        self._expect(not marked, f"told again though it is marked: {line}")
 
     # ------------------------------------------------------------------ breakers
 
@@ -295,6 +320,9 @@ class PullWatch:
 
     # ------------------------------------------------------------------ parts
 
+    def _heads(self, key: Key) -> Sequence[str]:
+        return self.ledger.heads[key] if self.ledger is not None else ()
+
     def _clocks_differ(self) -> bool:
         return any(actor.node.skew_us for actor in self._stage.actors.values())
 
@@ -306,16 +334,6 @@ class PullWatch:
     def _expect(self, holds: bool, what: str) -> None:
         if not holds:
             self._stage.violation(what)
-
-
-def _afterwards(event: PullEvent, intent: Intent | None) -> int:
-    """What an outcome does to the count: it gives a try back, or takes one after all."""
-    if event.payload.get("budget_returned"):
-        return -1
-    if intent is None or event.payload["intent"] != intent.id:
-        return 0
-    late = event.payload["outcome"] == "done" and not intent.spent and intent.by == BY_SWEEP
-    return 1 if late else 0
 
 
 def goes_round(path: Sequence[State]) -> tuple[State, ...]:

@@ -12,6 +12,7 @@ from towline.core.budgets import Strategy
 from towline.core.lifecycle import State
 from towline.proof.loop import WORLD, SimHandle, on_node
 from towline.proof.scenes.tow_ledger import OURS, Key, Ledger
+from towline.proof.scenes.tow_people import People
 from towline.proof.stage import Stage
 from towline.proof.store import START_US
 from towline.proof.weather import MESSAGES
@@ -31,9 +32,10 @@ PERSON: Final = "octocat"
 PLAIN, JENKINS = "octo-org/app", "octo-org/pay"
 REPOS: Final = (PLAIN, JENKINS)
 CHECK, BUILD, POLICY = "build", "jenkins/build", "policy-bot"
+REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {PLAIN: (CHECK,), JENKINS: (BUILD,)}
 SWEEP_SECONDS: Final = 20.0
 VERIFY_SECONDS: Final = 40.0
-COOLDOWN_SECONDS: Final = 90.0
+COOLDOWN_SECONDS: Final = 40.0
 THRESHOLDS: Final[Mapping[State, float]] = {
     "CREATED": 30, "CHECKS_RUNNING": 45, "CHECKS_PASSED": 25, "CHECKS_FAILED": 20,
     "POLICY_EVALUATING": 30, "POLICY_PASSED": 20, "POLICY_FAILED": 20, "APPROVED": 20,
@@ -60,6 +62,8 @@ _RULINGS: Final[Mapping[Ruling, float]] = {
 }  # fmt: skip
 _BUSY_TIMES: Final = 3
 _ABSENT: Final = Habit(delay=(0.5, 6.0), miss=0.3, miss_poke=0.15)
+_EAGER: Final = Habit(delay=(0.0, 1.0), miss=0.4, miss_poke=0.05)
+"""Often absent, and faster than the answer to whoever woke it."""
 
 
 @cache
@@ -83,7 +87,7 @@ def settings(*, observe: bool) -> Settings:
             "budgets": dict(BUDGETS),
             "jenkins": {"url": "https://jenkins.example"},
             "commands": {"rate_per_minute": 30},
-            "signals": {"required": [CHECK]},
+            "signals": {"required": list(REQUIRED[PLAIN])},
             "triggers": {
                 "rebuild": {"kind": "rerun_failed"},
                 "policy": {"kind": "label", "label": "recheck-policy"},
@@ -93,7 +97,7 @@ def settings(*, observe: bool) -> Settings:
             },
             "repo": {
                 JENKINS: {
-                    "signals": {"required": [BUILD]},
+                    "signals": {"required": list(REQUIRED[JENKINS])},
                     "triggers": {
                         "rebuild": {"kind": "jenkins", "job": "{repo}/PR-{number}"},
                         "policy": {"kind": "comment", "text": "/policy"},
@@ -140,12 +144,15 @@ class TowWorld:
         self.jenkins = self._cast()
         self.ledger = Ledger(self.world, self.jenkins, arrived)
         self.world.subscribe(self._hear)
+        self.people = People(self.world, stage.seed, seconds, (PERSON, AUTHOR), self.open_fix)
         self._people_come()
 
     # ------------------------------------------------------------------ the cast
 
     def _cast(self) -> Jenkins:
         world, quick = self.world, Habit(delay=(0.5, 4.0))
+        eager = self._stage.dice.random() < 0.3
+        habit, takes = (_EAGER, (0.2, 2.0)) if eager else (_ABSENT, (1.0, 8.0))
         fates = _FLAKY if self.busy else _CI
         if PLAIN in self.repos:
             _local(Ci, PLAIN)(world, jobs=(CHECK,), chances=fates, lasts=(3.0, 20.0), habit=quick)
@@ -153,12 +160,10 @@ class TowWorld:
             world, context=BUILD, chances=fates, lasts=(3.0, 20.0), habit=quick
         )
         for repo in self.repos:
-            needs = (CHECK if repo == PLAIN else BUILD,)
-            _local(PolicyBot, repo)(
-                world, needs=needs, chances=_RULINGS, habit=_ABSENT, takes=(1.0, 8.0)
-            )
-            _local(ApproverBot, repo)(world, habit=_ABSENT)
-            _local(AutomergeBot, repo)(world, needs=(*needs, POLICY), habit=_ABSENT)
+            needs = REQUIRED[repo]
+            _local(PolicyBot, repo)(world, needs=needs, chances=_RULINGS, habit=habit, takes=takes)
+            _local(ApproverBot, repo)(world, habit=habit)
+            _local(AutomergeBot, repo)(world, needs=(*needs, POLICY), habit=habit)
             rules = Protection(
                 required_checks=(*needs, POLICY), required_approvals=1, up_to_date=self.busy
             )
@@ -168,12 +173,15 @@ class TowWorld:
     def _people_come(self) -> None:
         """Fixes are proposed, bases move on, and somebody orders this and that."""
         dice, spread = self._stage.dice, self._seconds
-        proposed = dice.randint(2, 5)
+        proposed = dice.randint(2, 4)
         self._stage.prs += proposed
+        branches = []
         for place in range(proposed):
             repo, key = dice.choice(self.repos), f"CVE-2024-{10000 + place}"
             opens = partial(self.open_fix, repo, key, f"fix/{key}", shared=dice.random() < 0.4)
             self.world.after(dice.uniform(0, spread * 0.4), opens)
+            branches.append((repo, f"fix/{key}"))
+        self.people.come(self.repos, branches)
         if dice.random() < 0.5:
             self.world.subscribe(self._asks_for_what_is_there)
         for repo in self.repos:
