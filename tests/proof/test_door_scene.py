@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from towline.flow.work import Crew
+from towline.flow.work import Crew, Held
 from towline.proof.mutations import Mutation, instead, without
 from towline.proof.play import play
 
@@ -15,6 +15,16 @@ def _as_long_as_a_turn(self: Crew, *_: Any) -> float:
     return self._until_next_renewal()
 
 
+def _by_when_it_was_given(self: Crew, held: Held) -> bool:
+    return held.safe_until > held.began + 2 * self._until_next_renewal()
+
+
+SLEEPY: Final = Mutation(
+    "renewal-slept-through",
+    "a job whose renewal was slept through is not begun",
+    "door",
+    [instead(Crew, "_lasts", _by_when_it_was_given)],
+)
 PATIENT: Final = Mutation(
     "renewal-longer-than-a-lease",
     "who may have lost its lease stops before that ends",
@@ -23,12 +33,19 @@ PATIENT: Final = Mutation(
 )
 
 
-@pytest.mark.parametrize("seed", [2445, 3467, 5728])
+@pytest.mark.parametrize("seed", [2445, 3467])
 def test_who_is_cut_off_stops_in_time(seed: int) -> None:
     """Waiting for the answer to a renewal, a worker worked on past the end of its lease."""
     assert play(seed).violations == []
     with without(PATIENT):
         assert any("past its lease" in one for one in play(seed).violations)
+
+
+def test_who_slept_through_a_renewal_does_not_begin() -> None:
+    """The lease was renewed before it began, and had ended when it woke."""
+    assert play(11356).violations == []
+    with without(SLEEPY):
+        assert any("past its lease" in one for one in play(11356).violations)
 
 
 @pytest.mark.parametrize("seed", [3383, 4972])

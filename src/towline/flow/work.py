@@ -180,7 +180,7 @@ class Crew:
 
     async def _may_begin(self, held: Held) -> bool:
         """An answer that took long, or was slept through, leaves too little until a renewal."""
-        if held.safe_until > held.began + 2 * self._until_next_renewal():
+        if self._lasts(held):
             return True
         job, sent_at = held.job, self._clock.monotonic()
         try:
@@ -189,7 +189,10 @@ class Crew:
         except (Transient, TimeoutError):
             return False
         held.safe_until = sent_at + self._safe_seconds()
-        return job.id in ours
+        return job.id in ours and self._lasts(held)
+
+    def _lasts(self, held: Held) -> bool:
+        return held.safe_until > self._clock.monotonic() + 2 * self._until_next_renewal()
 
     async def renew(self) -> None:
         """Renew all leases; give up what is lost, what may be, and what takes too long."""
