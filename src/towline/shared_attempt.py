@@ -18,10 +18,10 @@ class SharedAttempt:
         self._under_way: asyncio.Task[None] | None = None
 
     async def __call__(self) -> None:
-        if self._under_way is None:
-            self._under_way = asyncio.get_running_loop().create_task(self._run())
-            self._under_way.add_done_callback(self._ended)
         attempt = self._under_way
+        if attempt is None or attempt.done():  # its end may be still to be told
+            attempt = self._under_way = asyncio.get_running_loop().create_task(self._run())
+            attempt.add_done_callback(self._ended)
         try:
             await asyncio.shield(attempt)
         except asyncio.CancelledError:
@@ -39,7 +39,8 @@ class SharedAttempt:
         await self._work()
 
     def _ended(self, attempt: asyncio.Task[None]) -> None:
-        self._under_way = None
+        if self._under_way is attempt:
+            self._under_way = None
         if not attempt.cancelled():
             attempt.exception()  # else asyncio warns when every caller has left before the end
 

@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from towline.proof.gate import seeds_of, try_without
+from towline.proof.loop import SimLoop
 from towline.proof.mutations import NoLongerFits, all_mutations, sql, without
-from towline.proof.play import SCENES, play
+from towline.proof.play import SCENES, Endless, bounded, play
 from towline.proof.sweep import same_again, shrunk, sweep, try_all
 from towline.store import job_statements
 
@@ -46,6 +47,17 @@ def test_every_safeguard_is_missed_when_it_is_gone() -> None:
 def test_a_seed_is_the_same_play_in_two_processes(scene: str) -> None:
     """To the last line, as the hash of all that happened shows."""
     assert same_again(next(seeds_of(scene, 1)))
+
+
+def test_who_never_lets_go_of_the_processor_is_found_out() -> None:
+    """A loop without any pause, in the middle of a task of the play, ends the play."""
+
+    async def spins() -> None:
+        while True:
+            pass
+
+    with pytest.raises(Endless, match="let go"), bounded(0.05):
+        SimLoop(1).play(spins())  # type: ignore[abstract]
 
 
 def test_a_failing_seed_is_shrunk() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -61,6 +62,28 @@ async def test_a_caller_that_is_cancelled_itself_stays_cancelled() -> None:
     await attempt.abandon()
     ends = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(end) for end in ends] == [asyncio.CancelledError, Unavailable]
+
+
+async def test_who_comes_right_after_its_end_begins_anew() -> None:
+    """Also before its end was told: who asks in a loop would never let go of the processor."""
+    begun: list[str] = []
+
+    def come() -> None:
+        late = attempt()
+        with contextlib.suppress(StopIteration):
+            late.send(None)
+        late.close()
+
+    async def work() -> None:
+        begun.append("once more")
+        if len(begun) == 1:
+            asyncio.get_running_loop().call_soon(come)
+
+    attempt = SharedAttempt(work)
+    await attempt()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(begun) == 2
 
 
 async def test_a_folder_whose_path_is_too_long_for_a_socket(

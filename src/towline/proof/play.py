@@ -7,6 +7,8 @@ import itertools
 import logging
 import random
 import secrets
+import signal
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
@@ -42,6 +44,8 @@ SCENES: Final[tuple[type[Scene], ...]] = (
     FixScene,
 )
 """Which of them is played follows from the seed."""
+LONGEST_SECONDS: Final = 60.0
+"""Of processor time; a play takes less than one."""
 _YOUNG_OBJECTS: Final = 50_000
 _PLAYS_BETWEEN_COLLECTIONS: Final = 25
 _plays = itertools.count(1)
@@ -89,11 +93,35 @@ def play(seed: int, *, only: Collection[str] | None = None, trace: bool = False)
 def _play(stage: Stage, make: type[Scene]) -> None:
     scene = make(stage)
     try:
-        stage.loop.play(scene.play())
-    except Stuck as stuck:
+        with bounded(LONGEST_SECONDS):
+            stage.loop.play(scene.play())
+    except (Stuck, Endless) as stuck:
         stage.violation(str(stuck))
     if stage.loop.failure is not None:
         stage.violation(f"{type(stage.loop.failure).__name__}: {stage.loop.failure}")
+
+
+class Endless(KeyboardInterrupt):
+    """Somebody does not let go of the processor; no task and no loop holds this one back."""
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """End what takes longer, of the processor's time; signals reach the main thread only."""
+
+    def ring(*_: object) -> None:
+        raise Endless(f"somebody has not let go of the processor for {seconds:g} s")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @contextmanager
