@@ -102,10 +102,12 @@ class TowRules:
         probe, node = after["probe"], current.get()
         if not probe or probe == before["probe"] or node is WORLD:
             return
-        mark = self._mark(node)
+        mark, given_at = self._mark(node), self._stage.loop.time()
 
         def look() -> None:
-            left = self.circuits[name]["probe"] == probe and self._mark(node) == mark
+            """Who was not told that it has the probe does not give it back: its time runs out."""
+            well = self._mark(node) == mark and node.troubled_at < given_at
+            left = self.circuits[name]["probe"] == probe and well
             self._stage.expect(not left, f"{name}: nobody gave the probe {probe} back")
 
         on_node(WORLD, self._stage.loop.call_later, _PROBE_SECONDS, look)
