@@ -78,6 +78,8 @@ def test_of_two_pushes_within_a_second_the_last_counts() -> None:
         ([pull(at=10), pushed(at=50), pull("synchronize", at=60, before_sha=NEXT)], HEAD),
         ([pull(at=10), pushed(at=10), pull("synchronize", at=10, before_sha=NEXT)], HEAD),
         ([pull(at=10), pull("labeled", at=50, head_sha=NEXT)], NEXT),
+        ([pull("seen", at=50, head_sha="c" * 40), pushed(at=50)], "c" * 40),
+        ([pull("seen", at=50), pushed(at=50)], NEXT),
     ],
 )
 def test_the_head_is_not_rolled_back(words: list[Event], head: str) -> None:

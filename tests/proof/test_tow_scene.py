@@ -46,6 +46,7 @@ def test_a_seed_is_the_same_play_again() -> None:
         pytest.param(66, id="a push while a log was read"),
         pytest.param(94, id="a look that was answered late"),
         pytest.param(381, id="approved without any checks"),
+        pytest.param(16334, id="a push that a look had passed over"),
     ],
 )
 def test_what_was_found_in_the_tow_stays_mended(seed: int) -> None:

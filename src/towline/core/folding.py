@@ -173,9 +173,16 @@ def _is_before(at: float | None, as_of: float | None) -> bool:
 
 
 def _succeeds(facts: Facts, event: PullRequestChanged) -> bool:
-    """Whether the event's head came after the known one; times are often whole seconds."""
+    """Whether the event's head came after the known one; times are often whole seconds.
+
+    Within one, what a look has shown gives way only to a push that came upon it: of others that
+    the look passed over nobody knows.
+    """
     later = None not in (event.occurred_at, facts.as_of) and event.occurred_at != facts.as_of
-    return later or event.before_sha == facts.head_sha or event.head_sha not in facts.former_heads
+    if later or event.before_sha == facts.head_sha:
+        return True
+    looked_at = facts.head_since is None and event.before_sha is not None
+    return not looked_at and event.head_sha not in facts.former_heads
 
 
 def _anew(facts: Facts, event: PullRequestChanged) -> Facts:

@@ -33,13 +33,12 @@ class TowEnd:
     async def come(self) -> None:
         """Soon after the last trouble everything has ended, and is as the world shows it."""
         for _ in range(_MOST_LOOKS):
-            if not self._left():
+            calm = not self._left()
+            await asyncio.sleep(_AGREEMENT_SECONDS if calm else _LOOK_SECONDS)
+            if calm and not self._left():
                 break
-            await asyncio.sleep(_LOOK_SECONDS)
         left = self._left()
         self._stage.expect(not left, f"still under way: {', '.join(left)}")
-        if not left:
-            await asyncio.sleep(_AGREEMENT_SECONDS)
         self._agrees()
         self._people_know()
         self._watch.rules.told_once()
