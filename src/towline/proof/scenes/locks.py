@@ -197,7 +197,8 @@ class LocksScene:
         """In any stretch of time no more than at once and as fit into it; answers may be slow."""
         now = self.stage.loop.time()
         self.allowed.append(now)
-        if self.stage.jumped or any(one.node.pauses for one in self.stage.actors.values()):
+        paused = any(kind.startswith("pause") for kind in self.stage.weather.counts)
+        if self.stage.jumped or paused:
             return
         for place, since in enumerate(self.allowed):
             count = len(self.allowed) - place
