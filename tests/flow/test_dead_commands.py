@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
+from tests.flow.mortal import Died, Mortal
 from tests.flow.tow_rig import REPO, Rig
 from towline.core.retry import Backoff
 from towline.core.snapshot import PullRef
@@ -29,31 +30,6 @@ SORRY = "could not be carried out"
 class Quiet:
     def ring(self, job_ids: object = ()) -> None:
         return None
-
-
-class Died(BaseException):
-    """The process is gone."""
-
-
-class Mortal:
-    """Dies at its n-th call, before it or right after it."""
-
-    def __init__(self, thing: Any, life: list[int], *, after: bool) -> None:
-        self._thing, self._life, self._after = thing, life, after
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._thing, name)
-
-        async def wrapped(*args: Any) -> Any:
-            self._life[0] -= 1
-            if self._life[0] == 0 and not self._after:
-                raise Died
-            answer = await call(*args)
-            if self._life[0] == 0:
-                raise Died
-            return answer
-
-        return wrapped
 
 
 class Broken:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
+from tests.flow.mortal import Died, Mortal
 from tests.flow.tow_rig import AUTHOR, OURS, REPO, Rig, policy
 from towline.core.signals import Signals, Trigger
 from towline.core.snapshot import PullRef
@@ -32,33 +33,6 @@ WRITES = frozenset(
         *("toggle_label", "rerun_failed", "rerequest"),
     }
 )
-
-
-class Died(BaseException):
-    """The process is gone."""
-
-
-class Mortal:
-    """Dies at the n-th write, before it or right after it."""
-
-    def __init__(self, thing: Any, life: list[int], *, after: bool) -> None:
-        self._thing, self._life, self._after = thing, life, after
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._thing, name)
-        return self._dying(found) if name in WRITES else found
-
-    def _dying(self, call: Any) -> Any:
-        async def wrapped(*args: Any) -> Any:
-            self._life[0] -= 1
-            if self._life[0] == 0 and not self._after:
-                raise Died
-            answer = await call(*args)
-            if self._life[0] == 0:
-                raise Died
-            return answer
-
-        return wrapped
 
 
 @pytest.fixture
@@ -117,7 +91,7 @@ async def test_a_process_that_dies_leaves_one_effect(
     ref = await make(rig)
     before = attempts(rig)
     life = [place]
-    rig.start(lambda thing: Mortal(thing, life, after=after))
+    rig.start(lambda thing: Mortal(thing, life, after=after, at=WRITES))
     try:
         await rig.sweep()
     except Died:
