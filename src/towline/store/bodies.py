@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import zstandard
+
+from towline.ports.inbox import Arrival
 
 _LARGEST = 64 * 1024 * 1024
 
@@ -34,3 +37,19 @@ def unpacked(kept: bytes | None) -> bytes | None:
         return _tools.decompress(kept, max_output_size=_LARGEST)
     except zstandard.ZstdError:
         return None
+
+
+class Parcel(NamedTuple):
+    """An arrival, and its body as it is kept.
+
+    It is packed by the thread that serves, while another flight is under way. Packing gives the
+    interpreter's lock away, for each of which a writer's thread would fight the one that serves.
+    """
+
+    key: str
+    arrival: Arrival
+    body: bytes
+
+
+def parcel(arrival: Arrival) -> Parcel:
+    return Parcel(arrival.key, arrival, packed(arrival.body))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from operator import itemgetter
 
 import orjson
@@ -20,7 +20,7 @@ import orjson
 from towline.core.throttle import Rate, Rates, meters_of, verdict
 from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.ports.pruning import Pruned
-from towline.store.bodies import packed, unpacked
+from towline.store.bodies import Parcel, parcel, unpacked
 from towline.store.coalesce import Coalescer
 from towline.store.document_statements import noting
 from towline.store.inbox_at_once import TAKE, rows_at_once
@@ -160,44 +160,46 @@ class SqlInbox:
         self._database = database
         self._rates = rates
         self._pruned = Mark()
-        self._takes: Coalescer[Arrival, Taken] = Coalescer(
+        self._takes: Coalescer[Parcel, Taken] = Coalescer(
             self._fly,
             key=itemgetter(0),
             seats=database.seats,
             lanes=database.lanes,
             patience=_PATIENCE_SECONDS,
+            shared=True,
         )
         self._lookups: Coalescer[str, list[Stored]] = Coalescer(
             self._fly_lookups, seats=database.seats, lanes=database.lanes
         )
 
     def take(self, arrival: Arrival) -> asyncio.Future[Taken]:
-        return self._takes.submit(arrival)
+        return self._takes.submit(parcel(arrival))
 
-    async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:
+    async def _fly(self, parcels: list[Parcel]) -> list[Taken]:
         if self._database.far:
-            return await self._fly_at_once(arrivals)
-        taken = await self._database.transact(lambda: _taking(arrivals, self._rates))
-        return [taken[arrival.key] for arrival in arrivals]
+            return await self._fly_at_once(parcels)
+        taken = await self._database.transact(lambda: _taking(parcels, self._rates))
+        return [taken[parcel.key] for parcel in parcels]
 
-    async def _fly_at_once(self, arrivals: list[Arrival]) -> list[Taken]:
-        rows = rows_at_once(arrivals, _MOST_PASSENGERS, self._rates)
+    async def _fly_at_once(self, parcels: list[Parcel]) -> list[Taken]:
+        rows = rows_at_once(parcels, _MOST_PASSENGERS, self._rates)
         found = {row[0]: row for row in await self._database.run(TAKE, rows)}
-        late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
+        late = _late_ones(parcels, found)
         if late:
             await self._database.run(THROTTLED, late)
-        return [_told_at_once(one, found[one.key]) for one in arrivals]
+        return [_told_at_once(one, found[one.key]) for one in parcels]
 
     async def take_all(self, arrivals: Sequence[Arrival], note: Note | None) -> list[Taken] | None:
         taking = _taking_at_once if self._database.far else _taking
+        parcels = [parcel(arrival) for arrival in arrivals]
 
         def script() -> Script[list[Taken] | None]:
             if note is not None and not (yield from noting(note)):
                 return None
-            if not arrivals:
+            if not parcels:
                 return []
-            taken = yield from taking(arrivals, self._rates)
-            return [taken[arrival.key] for arrival in arrivals]
+            taken = yield from taking(parcels, self._rates)
+            return [taken[one.key] for one in parcels]
 
         return await self._database.transact(script)
 
@@ -234,29 +236,34 @@ def _stored(row: Row) -> Stored:
     return stored._replace(body=unpacked(stored.body))
 
 
-def _told_at_once(arrival: Arrival, row: Row) -> Taken:
+def _told_at_once(parcel: Parcel, row: Row) -> Taken:
     _, job_id, first_body, copies, delay_us = row
-    return _repeated(arrival, job_id, first_body) if copies else _told(job_id, delay_us)
+    return _repeated(parcel.arrival, job_id, first_body) if copies else _told(job_id, delay_us)
 
 
-def _taking_at_once(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
-    rows = yield TAKE, rows_at_once(arrivals, _MOST_PASSENGERS, rates)
+def _late_ones(parcels: Sequence[Parcel], found: Mapping[str, Row]) -> list[Row]:
+    return [(one.arrival.delivery_id, one.key) for one in parcels if found[one.key][4]]
+
+
+def _taking_at_once(parcels: Sequence[Parcel], rates: Rates) -> Script[dict[str, Taken]]:
+    rows = yield TAKE, rows_at_once(parcels, _MOST_PASSENGERS, rates)
     found = {row[0]: row for row in rows}
-    late = [(one.delivery_id, one.key) for one in arrivals if found[one.key][4]]
+    late = _late_ones(parcels, found)
     if late:
         yield THROTTLED, late
-    return {one.key: _told_at_once(one, found[one.key]) for one in arrivals}
+    return {one.key: _told_at_once(one, found[one.key]) for one in parcels}
 
 
-def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
+def _taking(parcels: Sequence[Parcel], rates: Rates) -> Script[dict[str, Taken]]:
     """For a store with one writer: between two of its steps nobody else writes."""
-    told = yield from _repeating(arrivals)
-    new = [arrival for arrival in arrivals if arrival.key not in told]
-    if not new:
+    told = yield from _repeating([parcel.arrival for parcel in parcels])
+    unknown = [parcel for parcel in parcels if parcel.key not in told]
+    if not unknown:
         return told
+    new = [parcel.arrival for parcel in unknown]
     waiting = yield from _waiting(new)
     job_of = _assign(new, waiting)
-    yield STORE, [_row(arrival, job_of[arrival.key]) for arrival in new]
+    yield STORE, [_row(parcel, job_of[parcel.key]) for parcel in unknown]
     delays = yield from _throttling(new, rates)
     late = [(arrival.delivery_id, arrival.key) for arrival in new if delays.get(arrival.key)]
     if late:
@@ -278,10 +285,11 @@ def _repeating(arrivals: Sequence[Arrival]) -> Script[dict[str, Taken]]:
     return {key: _repeated(old[key], job_id, body) for key, job_id, body in rows}
 
 
-def _row(arrival: Arrival, job_id: str) -> Row:
+def _row(parcel: Parcel, job_id: str) -> Row:
+    arrival = parcel.arrival
     return (
         arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
-        packed(arrival.body), job_id,
+        parcel.body, job_id,
     )  # fmt: skip
 
 

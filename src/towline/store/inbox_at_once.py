@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from towline.core.throttle import Rates, org_of
-from towline.ports.inbox import Arrival
-from towline.store.bodies import packed
+from towline.store.bodies import Parcel
 from towline.store.rate_statements import HIT
 from towline.store.sql import Row, Statement
 
@@ -100,15 +99,15 @@ TAKE = Statement(
 )  # fmt: skip
 
 
-def row_at_once(arrival: Arrival, most: int, rates: Rates) -> Row:
-    job = arrival.job
+def row_at_once(parcel: Parcel, most: int, rates: Rates) -> Row:
+    arrival, job = parcel.arrival, parcel.arrival.job
     org = org_of(arrival.repo) if rates.org is not None and arrival.repo is not None else None
     return (
         arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
-        packed(arrival.body), job.id, job.queue, job.kind, job.params, job.subject, job.priority,
+        parcel.body, job.id, job.queue, job.kind, job.params, job.subject, job.priority,
         job.max_attempts, job.trace, most, *rates.repo, org, *(rates.org or _NO_RATE),
     )  # fmt: skip
 
 
-def rows_at_once(arrivals: Sequence[Arrival], most: int, rates: Rates) -> list[Row]:
-    return [row_at_once(arrival, most, rates) for arrival in arrivals]
+def rows_at_once(parcels: Sequence[Parcel], most: int, rates: Rates) -> list[Row]:
+    return [row_at_once(parcel, most, rates) for parcel in parcels]
