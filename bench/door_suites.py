@@ -33,9 +33,8 @@ JOBS = Suite(
     f"everyone ({IDLE_JOBS} jobs, so p99 is the longest); this flatters Dramatiq, which looks the "
     "more rarely the longer it idles. Memory is "
     "that of all worker processes, pages that they share counted for each. Towline, Procrastinate "
-    "and DBOS write every job to disk; Redis keeps nothing here. Towline runs with its defaults "
-    "and writes a log line for each job. arq is missing: it needs an older redis-py than the "
-    "others have.",
+    "and DBOS write every job to disk; Redis keeps nothing here. Towline runs with its defaults. "
+    "arq is missing: it needs an older redis-py than the others have.",
     (
         Contender("towline-sqlite", "ours", "embedded worker, fsync on every commit",
                   jobs(embedded(_on_sqlite), 10_000)),
@@ -99,10 +98,10 @@ INGEST = Suite(
     f"own, over {CALLERS} connections that stay open, to one server process; the load comes from "
     "another. Every answer must be a 2xx, and every delivery that was acknowledged must be in the "
     "store at the end. Towline is `towline serve` as it comes, only the rate of each repository "
-    "is raised: it verifies, deduplicates, throttles, stores and queues in one transaction, logs "
-    "a line, and its own workers run the jobs beside; the `-door` rows have no workers. The peers "
-    "verify, parse and insert one row. The processor time is that of the server process, without "
-    "PostgreSQL's or Redis's. Redis keeps nothing on disk.",
+    "is raised: it verifies, deduplicates, throttles, stores and queues in one transaction, and "
+    "its own workers run the jobs beside and log a line for each; the `-door` rows have no "
+    "workers. The peers verify, parse and insert one row. The processor time is that of the "
+    "server process, without PostgreSQL's or Redis's. Redis keeps nothing on disk.",
     (
         Contender("towline-sqlite", "ours", "`towline serve`", ingest(ours("sqlite"))),
         Contender("towline-postgres", "ours", "`towline serve`",
