@@ -8,6 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,29 @@ async def test_a_damaged_errand_is_one_clear_error(tmp_path: Path, errand: str) 
     other.close()
     with pytest.raises(Rejected, match=f"run {run.run_id} cannot be read"):
         await runs.read("key")
+    await database.aclose()
+
+
+async def test_a_damaged_run_does_not_hide_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A listing has the others, as many as were asked for, and the log names the damaged one."""
+    database = database_for(f"sqlite:///{tmp_path}/a.db")
+    runs = SqlRuns(database)
+    made = []
+    for name in ("one", "two", "three", "four"):
+        errand = replace(ERRAND, repo=f"octo/{name}")
+        run, _ = await runs.get_or_create(name, name, errand, f"towline/{name}", JOB)
+        made.append(run.run_id)
+    with sqlite3.connect(tmp_path / "a.db") as other:
+        other.execute("UPDATE towline_runs SET errand = '{' WHERE run_key = 'three'")
+    other.close()
+    first = await runs.listing(None, None, "", 2)
+    assert [run.run_id for run in first] == [made[3], made[1]]
+    rest = await runs.listing(None, None, first[-1].run_id, 2)
+    assert [run.run_id for run in rest] == [made[0]]
+    assert len(await runs.stranded(10, -1)) == 3
+    assert made[2] in caplog.text
     await database.aclose()
 
 

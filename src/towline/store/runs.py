@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -37,6 +38,8 @@ _LAST_OF_ALL: Final = "run_~"
 _MOST_BESIDE: Final = 10
 _ERRAND = frozenset(one.name for one in fields(Errand))
 _ADVISORY = frozenset(one.name for one in fields(Advisory))
+_RUN_ID: Final = q.RECORD.index("run_id")
+_log = logging.getLogger("towline.store")
 _ANOTHER_TYPE: Final = "something is of another type than it was written with"
 _NO_TEXTS: Final = {"advisory": dict, "replaces": int, "more": dict}
 
@@ -148,17 +151,25 @@ class SqlRuns:
 
     async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:
         rows = await self._database.run(q.STRANDED, [(most, idle_us)])
-        return [_record(row, ()) for row in rows]
+        return _readable(rows)
 
     async def listing(
         self, repo: str | None, state: RunState | None, before: str, most: int
     ) -> list[RunRecord]:
         statement = q.listing(repo is not None, state is not None)
-        found = await self._database.run(statement, [(repo, state, before or _LAST_OF_ALL, most)])
-        if not found:
-            return []
-        stages = await self._database.run(q.STAGES_IN_SHORT, [(row[0],) for row in found])
-        return [_record(row, [one for one in stages if one[0] == row[0]]) for row in found]
+        runs: list[RunRecord] = []
+        while len(runs) < most:
+            asked = (repo, state, before or _LAST_OF_ALL, most - len(runs))
+            rows = await self._database.run(statement, [asked])
+            if not rows:
+                break
+            stages = await self._database.run(q.STAGES_IN_SHORT, [(row[0],) for row in rows])
+            whole = _readable(rows, stages)
+            runs += whole
+            if len(whole) == len(rows):
+                break
+            before = rows[-1][_RUN_ID]
+        return runs
 
     async def prune(self, most: int, keep_us: int) -> Pruned:
         def script() -> Script[Pruned]:
@@ -206,6 +217,17 @@ def _kept(run: RunRecord) -> StageRecord | None:
     if run.opening is None:
         return None
     return run.stages[-1]._replace(attempt=0, outcome="failed", reason=TO_BE_OPENED)
+
+
+def _readable(rows: Sequence[Row], stages: Sequence[Row] = ()) -> list[RunRecord]:
+    """A damaged one must not hide the others. It is logged, and asked for alone it says so."""
+    runs = []
+    for row in rows:
+        try:
+            runs.append(_record(row, [one for one in stages if one[0] == row[0]]))
+        except Rejected as damaged:
+            _log.error("run_unreadable error=%s", damaged)
+    return runs
 
 
 def _record(row: Row, stages: Sequence[Row]) -> RunRecord:
