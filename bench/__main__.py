@@ -13,6 +13,7 @@ from rich.table import Table
 
 from bench.chart import pictures, svg
 from bench.figures import Sample, paired, spread, verdict, written
+from bench.goals import write_goals
 from bench.machine import description, versions
 from bench.page import page, pages
 from bench.plan import Figure, Suite
@@ -131,11 +132,8 @@ def show_goals(chosen: list[Suite], results: Results) -> None:
             if found is None:
                 table.add_row(suite.name, goal.text, goal.bound, "–", "not measured")
                 continue
-            measured = (
-                f"{found.spread.median:.3g} ({found.spread.low:.3g}..{found.spread.high:.3g})"
-            )
             mark = "[green]holds[/]" if found.holds else "[red]missed[/]"
-            table.add_row(suite.name, goal.text, goal.bound, measured, mark)
+            table.add_row(suite.name, goal.text, goal.bound, found.measured, mark)
     console.print(table)
 
 
@@ -149,6 +147,7 @@ def write_docs(results: Results, docs: Path) -> None:
         (docs / f"{name}.md").write_text(page(results, name))
         for picture in pictures(results, name):
             (docs / f"{picture.name}.svg").write_text(svg(picture))
+    write_goals(results, docs)
     console.print(f"Written to {docs}")
 
 

@@ -26,11 +26,13 @@ _STYLE = """
   .small { font-size: 11px; fill: #59636e }
   .grid { stroke: #d8dee4 }
   .ours { fill: #1a7f64 } .floor { fill: #8c959f } .peer { fill: #4a7ab5 }
+  .missed { fill: #b3462f }
   .whisker { stroke: #1f2328; stroke-width: 1.2; opacity: 0.75 }
   @media (prefers-color-scheme: dark) {
     .paper { fill: #161b22; stroke: #3d444d }
     text { fill: #e6edf3 } .small { fill: #9198a1 } .grid { stroke: #30363d }
     .ours { fill: #3fb68b } .floor { fill: #6e7681 } .peer { fill: #6ca0dc }
+    .missed { fill: #e5735a }
     .whisker { stroke: #e6edf3 }
   }
 """
@@ -48,6 +50,8 @@ class Panel:
     title: str
     log: bool
     bars: list[Bar]
+    labels: int = _LABELS
+    """How wide they are."""
 
     @property
     def height(self) -> int:
@@ -71,6 +75,7 @@ class Scale:
         lowest = min(bar.spread.low for bar in panel.bars)
         highest = max(bar.spread.high for bar in panel.bars)
         self._log = panel.log
+        self.left = panel.labels
         if panel.log:
             self._first = math.floor(math.log10(max(lowest, 1e-3))) - 0.3
             self._last = math.log10(highest) + 0.02
@@ -80,7 +85,7 @@ class Scale:
     def at(self, value: float) -> float:
         place = math.log10(max(value, 1e-9)) if self._log else value
         share = (place - self._first) / (self._last - self._first)
-        return _LABELS + (_WIDTH - _LABELS - _NUMBERS) * min(1.0, max(0.0, share))
+        return self.left + (_WIDTH - self.left - _NUMBERS) * min(1.0, max(0.0, share))
 
     def ticks(self) -> list[float]:
         if self._log:
@@ -144,7 +149,7 @@ def _drawn(panel: Panel, top: int) -> Iterator[str]:
 
 
 def _bar(bar: Bar, scale: Scale, top: float) -> Iterator[str]:
-    left, right = float(_LABELS), scale.at(bar.spread.median)
+    left, right = float(scale.left), scale.at(bar.spread.median)
     low, high = scale.at(bar.spread.low), scale.at(bar.spread.high)
     text, middle = top + 12, top + _BAR / 2 + 1
     yield f'<text x="{left - 8}" y="{text}" text-anchor="end">{escape(bar.label)}</text>'

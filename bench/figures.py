@@ -46,6 +46,16 @@ class Verdict:
     def holds(self) -> bool:
         return self.goal.holds(self.spread.median)
 
+    @property
+    def measured(self) -> str:
+        return f"{self.spread.median:.3g} ({self.spread.low:.3g}..{self.spread.high:.3g})"
+
+    @property
+    def reached(self) -> Spread:
+        """The same as shares of the goal."""
+        low, high = sorted(map(self.goal.reached, (self.spread.low, self.spread.high)))
+        return Spread(self.goal.reached(self.spread.median), low, high)
+
 
 def by_round(samples: Iterable[Sample], figure: Figure) -> dict[int, float]:
     return {

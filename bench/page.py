@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.chart import pictures
-from bench.figures import DISTURBED, Spread, paired, spread, verdict, written
+from bench.figures import DISTURBED, Spread, paired, spread, written
+from bench.goals import goals_table
 from bench.plan import Figure, Page, Suite
 from bench.results import Results, SuiteResult
 from bench.suites import SUITES
@@ -47,7 +48,7 @@ def page(results: Results, name: Page) -> str:
         if suite.page == name and suite.name in results.suites
     ]
     lines = [_INTRODUCTION.format(title=_TITLES[name], suite=_EXAMPLES[name])]
-    lines += _goals(known)
+    lines += goals_table(known)
     for picture in pictures(results, name):
         lines += [f"![{picture.title}]({picture.name}.svg)", ""]
     for suite, result in known:
@@ -56,21 +57,6 @@ def page(results: Results, name: Page) -> str:
     lines += _facts("Machine", results.machine)
     lines += _facts("Versions", results.versions)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _goals(known: list[tuple[Suite, SuiteResult]]) -> Iterator[str]:
-    yield from ("## Goals", "", "| suite | figure | goal | measured | |", "|---|---|---|---|---|")
-    for suite, result in known:
-        for goal in suite.goals:
-            found = verdict(result.samples, goal)
-            if found is None:
-                yield f"| {suite.name} | {goal.text} | {goal.bound} | not measured | |"
-                continue
-            mark = "holds" if found.holds else "**missed**"
-            low, high = found.spread.low, found.spread.high
-            measured = f"{found.spread.median:.3g} ({low:.3g}..{high:.3g})"
-            yield f"| {suite.name} | {goal.text} | {goal.bound} | {measured} | {mark} |"
-    yield ""
 
 
 def _section(suite: Suite, result: SuiteResult) -> Iterator[str]:

@@ -6,6 +6,7 @@ second with random keys and 32 callers. Tables, charts and goals refer to these 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,12 @@ class Goal:
         if self.at_least is not None and value < self.at_least:
             return False
         return self.at_most is None or value <= self.at_most
+
+    def reached(self, value: float) -> float:
+        """How much of the goal a value is: from one on, it holds."""
+        if self.at_least is not None:
+            return value / self.at_least
+        return (self.at_most or 0.0) / value if value else math.inf
 
     @property
     def bound(self) -> str:

@@ -187,6 +187,30 @@ SOON_US = START_US + 120 * SECOND_US
 STALE_US = START_US + 7200 * SECOND_US
 
 
+BEFORE_IT = START_US / 1e6 + 30
+AFTER_IT = START_US / 1e6 + 90
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        (check("failure", BEFORE_IT), "CHECKS_RUNNING"),
+        (check("failure", AFTER_IT), "CHECKS_FAILED"),
+        (check("failure", BEFORE_IT, run_id="101"), "CHECKS_FAILED"),
+        (check("failure", BEFORE_IT, attempt=2), "CHECKS_FAILED"),
+    ],
+    ids=["the run that was known", "after the remedy", "another run", "another attempt"],
+)
+def test_a_run_that_failed_unheard_before_a_remedy_proves_nothing(
+    word: Event, state: State
+) -> None:
+    """The look is the first to tell; of another run that is news, whatever its clock says."""
+    record = hoped("CHECKS_RUNNING", check("pending", START_US / 1e6))
+    found = looked(record, word, at_us=SOON_US)
+    assert found is not None
+    assert found.record.state == state
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [

@@ -86,13 +86,21 @@ def facts_of(
 
 
 def first_heard_us(known: Facts, word: Event, now_us: int, doubted_us: int | None) -> int:
-    """The first word on a check that ran before a remedy is of the time it ran."""
+    """The first word on a run that ended before a remedy is of the time it ended.
+
+    What a known check says in another run is news, whatever the clock there says.
+    """
     if doubted_us is None or not isinstance(word, CheckChanged) or word.occurred_at is None:
         return now_us
     then_us = int(word.occurred_at * 1_000_000)
-    is_first = word.name not in known.checks and word.name not in known.policy_checks
-    before = is_first and then_us // 1_000_000 < doubted_us // 1_000_000
+    check = known.checks.get(word.name) or known.policy_checks.get(word.name)
+    no_other = check is None or (word.run_id is not None and _run_of(check) == _run_of(word))
+    before = no_other and then_us // 1_000_000 < doubted_us // 1_000_000
     return max(1, then_us) if before else now_us
+
+
+def _run_of(check: CheckFact | CheckChanged) -> tuple[str | None, int | None]:
+    return check.run_id, check.attempt
 
 
 def _with_what_is_not_shown(seen: Facts, known: Facts) -> Facts:

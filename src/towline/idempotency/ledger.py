@@ -87,8 +87,9 @@ class Ledger:
         )
 
     async def claim(self, draft: Draft) -> Claim:
+        """It counts from its first round, which may have won, and its answer was lost."""
+        sent_at = self._clock.monotonic()
         for _ in range(_CONTENTION_ROUNDS):
-            sent_at = self._clock.monotonic()
             if self._capacity.take():
                 found = await self._records.put(draft)
             else:

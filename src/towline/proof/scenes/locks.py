@@ -280,11 +280,15 @@ class LocksScene:
             self.stage.expect(times == 1 or not sure, f"{key} came for the first time to nobody")
 
     def _may_be_held(self) -> bool:
-        """By who died or slept over it, or could not give it back: until its time is over."""
+        """Until its time is over: by who died or slept over it, or could not give it back.
+
+        Or by who had left when the store heard that it wanted the lock.
+        """
         weather = self.stage.weather
         ends = ("crash before", "crash after", "pause before", "pause after")
         lost = any(name.startswith("plan/") or "pass" in name for name in weather.fired)
-        return lost or any(weather.counts[kind] for kind in ends)
+        late = weather.counts["late"] > 0 and any("take" in name for name in weather.fired)
+        return lost or late or any(weather.counts[kind] for kind in ends)
 
     async def _locks_again(self, program: _Program) -> bool:
         try:
