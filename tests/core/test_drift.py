@@ -30,7 +30,7 @@ from tests.core.pull_words import (
 )
 from towline.core.budgets import STRATEGIES, Strategy
 from towline.core.drift import actual_state, correct
-from towline.core.events import Event
+from towline.core.events import CheckChanged, Event
 from towline.core.lifecycle import STATES, TERMINAL, State
 from towline.core.pulls import PullRecord, Tracked
 from towline.core.signals import Signal, Signals
@@ -191,6 +191,12 @@ BEFORE_IT = START_US / 1e6 + 30
 AFTER_IT = START_US / 1e6 + 90
 
 
+def build(conclusion: str, at: float, number: int) -> CheckChanged:
+    """A commit status of a build; each has an id of its own."""
+    url = f"https://jenkins.example/job/app/{number}/"
+    return check(conclusion, at, check="status", run_id=conclusion, suite_id=None, url=url)
+
+
 @pytest.mark.parametrize(
     ("word", "state"),
     [
@@ -198,14 +204,21 @@ AFTER_IT = START_US / 1e6 + 90
         (check("failure", AFTER_IT), "CHECKS_FAILED"),
         (check("failure", BEFORE_IT, run_id="101"), "CHECKS_FAILED"),
         (check("failure", BEFORE_IT, attempt=2), "CHECKS_FAILED"),
+        (build("failure", BEFORE_IT, 3), "CHECKS_RUNNING"),
+        (build("failure", BEFORE_IT, 4), "CHECKS_FAILED"),
     ],
-    ids=["the run that was known", "after the remedy", "another run", "another attempt"],
-)
+    ids=[
+        "the run that was known", "after the remedy", "another run", "another attempt",
+        "the build that was known", "another build",
+    ],
+)  # fmt: skip
 def test_a_run_that_failed_unheard_before_a_remedy_proves_nothing(
-    word: Event, state: State
+    word: CheckChanged, state: State
 ) -> None:
     """The look is the first to tell; of another run that is news, whatever its clock says."""
-    record = hoped("CHECKS_RUNNING", check("pending", START_US / 1e6))
+    began = START_US / 1e6
+    known = build("pending", began, 3) if word.check == "status" else check("pending", began)
+    record = hoped("CHECKS_RUNNING", known)
     found = looked(record, word, at_us=SOON_US)
     assert found is not None
     assert found.record.state == state

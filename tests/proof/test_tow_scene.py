@@ -49,6 +49,7 @@ def test_a_seed_is_the_same_play_again() -> None:
         pytest.param(16334, id="a push that a look had passed over"),
         pytest.param(47176, id="a run that had failed unheard"),
         pytest.param(50613, id="a run that had failed unheard, again"),
+        pytest.param(58026, id="a build that had failed unheard"),
     ],
 )
 def test_what_was_found_in_the_tow_stays_mended(seed: int) -> None:

@@ -93,14 +93,18 @@ def first_heard_us(known: Facts, word: Event, now_us: int, doubted_us: int | Non
     if doubted_us is None or not isinstance(word, CheckChanged) or word.occurred_at is None:
         return now_us
     then_us = int(word.occurred_at * 1_000_000)
-    check = known.checks.get(word.name) or known.policy_checks.get(word.name)
-    no_other = check is None or (word.run_id is not None and _run_of(check) == _run_of(word))
-    before = no_other and then_us // 1_000_000 < doubted_us // 1_000_000
-    return max(1, then_us) if before else now_us
+    is_before = then_us // 1_000_000 < doubted_us // 1_000_000
+    return max(1, then_us) if is_before and _of_no_other_run(word, known) else now_us
 
 
-def _run_of(check: CheckFact | CheckChanged) -> tuple[str | None, int | None]:
-    return check.run_id, check.attempt
+def _of_no_other_run(word: CheckChanged, known: Facts) -> bool:
+    """Each word of a commit status has an id of its own, and the address of its build."""
+    check = known.checks.get(word.name)
+    if check is None:
+        return word.name not in known.policy_checks
+    if word.check == "status":
+        return word.url is not None and word.url == check.url
+    return word.run_id is not None and (word.run_id, word.attempt) == (check.run_id, check.attempt)
 
 
 def _with_what_is_not_shown(seen: Facts, known: Facts) -> Facts:

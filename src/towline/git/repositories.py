@@ -44,10 +44,16 @@ class GitOptions:
     """Where git is looked for."""
 
 
+class Lease(Protocol):
+    def check(self) -> None:
+        """`LeaseLost` if it can no longer be trusted, as after a pause."""
+        ...
+
+
 class Locks(Protocol):
     def acquire(
         self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
-    ) -> AbstractAsyncContextManager[object]: ...
+    ) -> AbstractAsyncContextManager[Lease]: ...
 
 
 class GitRepositories:
@@ -110,12 +116,12 @@ class GitRepositories:
                 f"git:{cache.access.url}",
                 ttl_seconds=self._options.lock_seconds,
                 wait_seconds=self._options.lock_wait_seconds,
-            ):
-                return await self._push(workspace, branch, commit)
+            ) as lease:
+                return await self._push(workspace, branch, commit, lease)
         except (LockTimeout, LeaseLost) as lost:
             raise RepositoryUnavailable(f"the repository is being written to: {lost}") from None
 
-    async def _push(self, tree: Worktree, branch: str, commit: str) -> str | None:
+    async def _push(self, tree: Worktree, branch: str, commit: str, lease: Lease) -> str | None:
         cache, origin = tree.cache, tree.origin
         cache.access = await self._access(origin.forge, origin.repo)
         seen = await cache.head_of(branch)
@@ -126,6 +132,7 @@ class GitRepositories:
         if branch != origin.ref and seen is not None:
             await self._check_is_ours(tree, branch, seen)
         failed: Exception
+        lease.check()
         try:
             end = await cache.push(branch, commit, seen)
             if end.status == 0:

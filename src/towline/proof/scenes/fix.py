@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
+from towline.coordination.lease import Lease
 from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlLeases
 from towline.core.events import CheckChanged
@@ -106,7 +107,7 @@ class WatchedLocks:
     @asynccontextmanager
     async def acquire(
         self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
-    ) -> AsyncIterator[object]:
+    ) -> AsyncIterator[Lease]:
         async with self._locks.acquire(key, ttl_seconds, wait_seconds) as lease:
             if key.startswith("propose:"):
                 node = current.get()

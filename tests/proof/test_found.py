@@ -1,0 +1,48 @@
+"""Seeds of long runs that found something in the product; without the mend they find it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towline.git.repositories import GitRepositories
+from towline.idempotency.ledger import Ledger
+from towline.proof.mutations import Mutation, instead, without
+from towline.proof.play import play
+
+_rule, _push = Ledger._rule, GitRepositories._push
+
+
+class _Trusted:
+    def check(self) -> None:
+        return None
+
+
+async def _from_now_on(self: Ledger, draft: Any, record: Any, now: int, sent_at: float) -> Any:
+    return await _rule(self, draft, record, now, self._clock.monotonic())
+
+
+async def _come_what_may(
+    self: GitRepositories, tree: Any, branch: str, commit: str, lease: Any
+) -> str | None:
+    return await _push(self, tree, branch, commit, _Trusted())
+
+
+def test_a_claim_whose_answer_was_lost_counts_from_when_it_was_sent() -> None:
+    """A takeover that was asked for again after a pause lasted longer here than in the store."""
+    assert play(46193).violations == []
+    claims = [instead(Ledger, "_rule", _from_now_on)]
+    with without(Mutation("found-later", "a claim counts from its first round", "keys", claims)):
+        assert any("works on" in one for one in play(46193).violations)
+
+
+def test_who_slept_before_a_push_asks_whether_it_still_may() -> None:
+    """Its turn to write to the repository had gone to another while it slept."""
+    assert play(59345).violations == []
+    pushes = [instead(GitRepositories, "_push", _come_what_may)]
+    with without(Mutation("pushes-anyway", "a lock is checked before a push", "fix", pushes)):
+        assert any("works on a push" in one for one in play(59345).violations)
+
+
+def test_who_asked_for_a_lock_and_left_may_get_it_later() -> None:
+    """Redis heard of it when nobody waited any more: it is free again after its time."""
+    assert play(50814).violations == []
