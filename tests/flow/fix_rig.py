@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.fix_world import REPO, Nowhere, World
 from towline.coordination.checks import name_of
+from towline.coordination.lease import Lease
 from towline.coordination.locks import LockService
 from towline.core.events import CheckChanged
 from towline.core.fix_start import errand_of
@@ -87,7 +88,7 @@ class FusedLocks:
     @asynccontextmanager
     async def acquire(
         self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
-    ) -> AsyncIterator[object]:
+    ) -> AsyncIterator[Lease]:
         try:
             async with self._locks.acquire(key, ttl_seconds, wait_seconds) as lease:
                 yield lease

@@ -85,6 +85,24 @@ async def test_what_others_do_is_seen_after_a_second(
     assert (await here.submit("d")).status == "accepted"
 
 
+async def test_nothing_is_taken_off_a_count_that_was_cut_short(
+    database: Database, clock: ManualClock
+) -> None:
+    """One beyond the limit is counted, and there may be more: claims make no room before a look."""
+    here, there = Mesh(database, clock, max_queued=2), Mesh(database, clock, max_queued=9)
+    for n in range(5):
+        assert (await there.submit(f"k{n}")).status == "accepted"
+    assert (await here.submit("a")).status == "queue_full"
+    await here.claim()
+    await here.claim()
+    assert await here.queued() == 3
+    assert (await here.submit("a")).status == "queue_full"
+    await here.claim()
+    await here.claim()
+    clock.advance(1.1)
+    assert (await here.submit("a")).status == "accepted"
+
+
 async def test_other_queues_do_not_count(database: Database, clock: ManualClock) -> None:
     """Towline's own jobs have limits of their own."""
     mesh = Mesh(database, clock, max_queued=1)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from towline.flow.submit_limits import _Tally
 from towline.git.repositories import GitRepositories
 from towline.idempotency.ledger import Ledger
 from towline.proof.mutations import Mutation, instead, without
+from towline.proof.mutations_of_fix import NoLock
 from towline.proof.play import play
 
 _rule, _push = Ledger._rule, GitRepositories._push
-
-
-class _Trusted:
-    def check(self) -> None:
-        return None
 
 
 async def _from_now_on(self: Ledger, draft: Any, record: Any, now: int, sent_at: float) -> Any:
@@ -24,7 +21,11 @@ async def _from_now_on(self: Ledger, draft: Any, record: Any, now: int, sent_at:
 async def _come_what_may(
     self: GitRepositories, tree: Any, branch: str, commit: str, lease: Any
 ) -> str | None:
-    return await _push(self, tree, branch, commit, _Trusted())
+    return await _push(self, tree, branch, commit, NoLock())
+
+
+def _whatever_was_counted(self: _Tally) -> int:
+    return max(0, self.counted + self.since) + self.under_way
 
 
 def test_a_claim_whose_answer_was_lost_counts_from_when_it_was_sent() -> None:
@@ -46,3 +47,11 @@ def test_who_slept_before_a_push_asks_whether_it_still_may() -> None:
 def test_who_asked_for_a_lock_and_left_may_get_it_later() -> None:
     """Redis heard of it when nobody waited any more: it is free again after its time."""
     assert play(50814).violations == []
+
+
+def test_a_queue_that_was_counted_no_further_stays_full() -> None:
+    """What was claimed since made room that was not there."""
+    assert play(65419).violations == []
+    limits = [instead(_Tally, "estimate", _whatever_was_counted)]
+    with without(Mutation("taken-off-a-floor", "a full queue refuses", "mesh", limits)):
+        assert any("was taken in" in one for one in play(65419).violations)

@@ -27,15 +27,21 @@ _BATCH: Final = 500
 
 
 class _Tally:
-    """A number last counted in the store, what this process added since, and what it may add."""
+    """A number last counted in the store, what this process added since, and what it may add.
+
+    The store counts no further than one beyond the limit: who counted so far knows only that there
+    are at least as many, and nothing is taken off that.
+    """
 
     def __init__(self) -> None:
         self.counted = 0
         self.since = 0
         self.under_way = 0
+        self.or_more = False
 
     def estimate(self) -> int:
-        return max(0, self.counted + self.since) + self.under_way
+        since = max(0, self.since) if self.or_more else self.since
+        return max(0, self.counted + since) + self.under_way
 
 
 class MeshLoad:
@@ -56,10 +62,12 @@ class MeshLoad:
 
     async def _look(self) -> None:
         before = self.queued.since, self.running.since
-        max_queued, max_inflight = self._limits
-        load = await self._requests.load(max_queued + 1, max_inflight + 1)
-        for tally, counted, earlier in zip((self.queued, self.running), load, before, strict=True):
+        most = [limit + 1 for limit in self._limits]
+        load = await self._requests.load(*most)
+        tallies = (self.queued, self.running)
+        for tally, counted, earlier, end in zip(tallies, load, before, most, strict=True):
             tally.counted = counted
+            tally.or_more = counted >= end
             tally.since -= earlier
         self._known_until = self._clock.monotonic() + REMEMBERED_SECONDS
 

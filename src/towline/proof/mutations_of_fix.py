@@ -31,12 +31,19 @@ _gated = FixHandler._gated
 _beside = SqlRuns.beside
 
 
+class NoLock:
+    """In the place of a lease: whoever has it is never told to stop."""
+
+    def check(self) -> None:
+        return None
+
+
 async def _push_without_lock(
     self: GitRepositories, workspace: Workspace, branch: str, commit: str
 ) -> str | None:
     if not isinstance(workspace, Worktree):
         raise TypeError(workspace)
-    return await self._push(workspace, branch, commit)
+    return await self._push(workspace, branch, commit, NoLock())
 
 
 async def _ours_anyway(self: Publishing, attempt: Attempt) -> RunRecord:

@@ -17,9 +17,9 @@ from towline.core.fixrun import Errand
 from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Rejected, Transient
 from towline.flow.fix import _digest
-from towline.flow.fix_stages import Attempt, Locks, StageEnd
+from towline.flow.fix_stages import Attempt, StageEnd
 from towline.git.process import GitEnd
-from towline.git.repositories import GitOptions, GitRepositories
+from towline.git.repositories import GitOptions, GitRepositories, Locks
 from towline.git.worktree import Author, Origin, Worktree
 from towline.ports.fixer import FixerReport, Plan
 from towline.ports.forge import GitAccess
