@@ -260,7 +260,8 @@ class LocksScene:
 
     def _no_ghosts(self) -> None:
         """No lock is held for a caller that never heard of it, if it could be given back."""
-        if self.stage.weather.counts["outage"] or self.stage.weather.counts["cut off"]:
+        counts = self.stage.weather.counts
+        if counts["outage"] or counts["cut off"] or self._asked_late():
             return
         now = self.stage.server.clock.now_us()
         found = "SELECT token, holder FROM towline_leases WHERE expires_us > ? AND holder <> ''"
@@ -287,8 +288,11 @@ class LocksScene:
         weather = self.stage.weather
         ends = ("crash before", "crash after", "pause before", "pause after")
         lost = any(name.startswith("plan/") or "pass" in name for name in weather.fired)
-        late = weather.counts["late"] > 0 and any("take" in name for name in weather.fired)
-        return lost or late or any(weather.counts[kind] for kind in ends)
+        return lost or self._asked_late() or any(weather.counts[kind] for kind in ends)
+
+    def _asked_late(self) -> bool:
+        weather = self.stage.weather
+        return weather.counts["late"] > 0 and any("take" in name for name in weather.fired)
 
     async def _locks_again(self, program: _Program) -> bool:
         try:
