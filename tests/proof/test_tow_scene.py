@@ -57,6 +57,18 @@ def test_what_was_found_in_the_tow_stays_mended(seed: int) -> None:
     assert play(seed).violations == []
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(65285, id="a clock that jumped after it began"),
+        pytest.param(91969, id="closed by a person beside its twin"),
+    ],
+)
+def test_what_the_play_got_wrong_is_no_violation(seed: int) -> None:
+    """Seeds of the longest run whose violations were none."""
+    assert play(seed).violations == []
+
+
 @pytest.mark.usefixtures("tow")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_safeguard_is_missed_when_it_is_gone(name: str) -> None:
