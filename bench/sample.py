@@ -13,6 +13,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from bench.loops import loop_factory
 from bench.plan import Bench, Metrics
 from bench.suites import SUITES
 
@@ -41,14 +42,6 @@ def measure(run: Any, bench: Bench) -> Metrics:
         return metrics
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return dict(runner.run(run(bench)))
-
-
-def loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # there is none for Windows
-        return None
-    return uvloop.new_event_loop
 
 
 if __name__ == "__main__":

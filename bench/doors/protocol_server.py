@@ -13,7 +13,7 @@ import httptools
 
 from bench.doors.checking import genuine, parsed
 from bench.doors.stores import store
-from bench.sample import loop_factory
+from bench.loops import loop_factory
 
 _DENIED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 _ACCEPTED = (

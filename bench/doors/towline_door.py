@@ -9,7 +9,7 @@ import asyncio
 import signal
 import sys
 
-from bench.sample import loop_factory
+from bench.loops import loop_factory
 from towline import logs
 from towline.cli.serve import hook_protocol, server_of
 from towline.service import Service

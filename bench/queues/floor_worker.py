@@ -9,10 +9,10 @@ import socket
 import sys
 import time
 
+from bench.loops import loop_factory
 from bench.queues.floors import BATCH, CHANNEL, DURABLE, bell_of
 from bench.queues.marks import mark
 from bench.raw_postgres import SESSION
-from bench.sample import loop_factory
 from towline.store.sqlite_library import sqlite3
 
 _LEASE_SECONDS = 30

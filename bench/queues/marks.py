@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE_VARIABLE = "BENCH_MARKS"
+KIND = "noop"
+"""What such a job is called."""
 
 _RECORD = struct.Struct("<qd")
 

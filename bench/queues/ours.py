@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bench.plan import Bench
+from bench.queues.marks import KIND
 from bench.queues.procedure import Opening, Queue, Send
 from towline.engines.embedded import ShoutingBell
 from towline.flow.ingest import new_job_id
@@ -15,7 +16,6 @@ from towline.store.clock import SystemClock
 from towline.store.jobs import SqlJobs
 from towline.wiring import database_for
 
-KIND = "noop"
 WORKER = [sys.executable, "-m", "bench.queues.towline_worker"]
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from bench.queues.marks import mark
-from bench.queues.ours import KIND
-from bench.sample import loop_factory
+from bench.loops import loop_factory
+from bench.queues.marks import KIND, mark
 from towline import logs
 from towline.ports.jobs import Claimed
 from towline.service import Service
