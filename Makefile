@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
+TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
 

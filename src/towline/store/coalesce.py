@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 
 from towline.errors import Transient, Unavailable
 
-_FEWEST_SHARED = 8
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -33,13 +31,8 @@ class Coalescer(Generic[Item, Result]):
         seats: int = 128,
         lanes: int = 1,
         patience: float | None = None,
-        shared: bool = False,
     ) -> None:
-        """No call takes longer than `patience`, where one is given, give or take a tenth.
-
-        With `shared` the lanes take equal parts of those who call: for callers with work of their
-        own between two calls, so that the store is at work while they are.
-        """
+        """No call takes longer than `patience`, where one is given, give or take a tenth."""
         self._fly = fly
         self._key = key
         self._seats = seats
@@ -48,10 +41,6 @@ class Coalescer(Generic[Item, Result]):
         self._flights: set[asyncio.Task[None]] = set()
         self._aloft: set[Hashable] = set()
         self._boarding = False
-        self._shared = shared and lanes > 1
-        self._aboard = 0
-        self._crowd = 0
-        """The most who called at the same time lately."""
         self._patience = patience
         self._deadlines: deque[tuple[float, asyncio.Future[Result]]] = deque()
 
@@ -64,19 +53,12 @@ class Coalescer(Generic[Item, Result]):
                 loop.call_later(self._patience / 10, self._look_at_the_clock, loop)
             self._deadlines.append((loop.time() + self._patience, future))
         if len(self._flights) < self._lanes:
-            if len(self._waiting) % self._room() == 0:
+            if len(self._waiting) % self._seats == 0:
                 self._depart()
             elif not self._boarding:
                 self._boarding = True
                 loop.call_soon(self._depart)
         return future
-
-    def _room(self) -> int:
-        """How many a flight takes, and need not wait for more."""
-        if not self._shared:
-            return self._seats
-        self._crowd = max(self._crowd, len(self._waiting) + self._aboard)
-        return min(self._seats, max(_FEWEST_SHARED, -(-self._crowd // self._lanes)))
 
     def _look_at_the_clock(self, loop: asyncio.AbstractEventLoop) -> None:
         """One timer for all: they were submitted in the order of their deadlines."""
@@ -94,8 +76,6 @@ class Coalescer(Generic[Item, Result]):
             passengers = self._board()
             if not passengers:
                 return
-            self._aboard += len(passengers)
-            self._crowd -= max(1, self._crowd // 32)
             flight = asyncio.get_running_loop().create_task(self._flight(passengers))
             self._flights.add(flight)
             flight.add_done_callback(self._landed)
@@ -110,8 +90,7 @@ class Coalescer(Generic[Item, Result]):
         passengers: list[tuple[Item, asyncio.Future[Result]]] = []
         aloft = self._aloft
         held_back: list[tuple[Item, asyncio.Future[Result]]] = []
-        room = self._room()
-        while self._waiting and len(passengers) < room:
+        while self._waiting and len(passengers) < self._seats:
             item, future = self._waiting.popleft()
             if future.done():
                 continue
@@ -129,7 +108,6 @@ class Coalescer(Generic[Item, Result]):
         try:
             await self._run(passengers)
         finally:
-            self._aboard -= len(passengers)
             if self._key is not None:
                 self._aloft.difference_update([self._key(item) for item, _ in passengers])
 

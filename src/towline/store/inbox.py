@@ -166,7 +166,6 @@ class SqlInbox:
             seats=database.seats,
             lanes=database.lanes,
             patience=_PATIENCE_SECONDS,
-            shared=True,
         )
         self._lookups: Coalescer[str, list[Stored]] = Coalescer(
             self._fly_lookups, seats=database.seats, lanes=database.lanes

@@ -20,6 +20,7 @@ from towline.store.sqlite_thread import Job, SqliteThread, SqliteWriter, Work
 
 T = TypeVar("T")
 _MEMORY = ":memory:"
+_BETWEEN_TURNS_SECONDS = 0.01
 _CHECKPOINT_PAGES = 500
 """The writer checkpoints in its own turn. A thread beside it cannot reset the log under load, and a
 log that grows costs more in fsync than the checkpoints do. A claim may have to wait for one, so
@@ -115,11 +116,23 @@ class Sqlite:
             check_same_thread=False,
             cached_statements=512,
         )
-        db.execute("PRAGMA journal_mode=WAL")
+        self._turn_to_wal(db)
         db.execute("PRAGMA synchronous=FULL")
         db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         db.execute("PRAGMA cache_size=-16384")
         return db
+
+    def _turn_to_wal(self, db: Any) -> None:
+        """A new file is turned by one process alone; SQLite does not wait for that by itself."""
+        end = time.monotonic() + self._timeout
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() >= end:
+                    raise
+            time.sleep(_BETWEEN_TURNS_SECONDS)
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
         found: list[Row] = await self._submit(lambda run: run(statement, rows), statement.writes)
