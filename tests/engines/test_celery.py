@@ -229,11 +229,11 @@ async def test_a_silent_redis_holds_nobody_up(own_redis: RedisServer) -> None:
         closed.ring([f"job_{number}"])
         await asyncio.sleep(0.005)
         longest = max(longest, time.monotonic() - began)
-    assert longest < 0.5
+    assert longest < 1.5
     assert bell.room == 0
     began = time.monotonic()
     closed.close(0.5)
-    assert time.monotonic() - began < 0.8
+    assert time.monotonic() - began < 2
     own_redis.resume()
     await until_in_queue(own_redis, 1 + number)
     bell.close()
