@@ -53,3 +53,7 @@ class Parcel(NamedTuple):
 
 def parcel(arrival: Arrival) -> Parcel:
     return Parcel(arrival.key, arrival, packed(arrival.body))
+
+
+def subject_of_parcel(parcel: Parcel) -> str | None:
+    return parcel.arrival.job.subject

@@ -5,8 +5,13 @@ caller leaves at once, and a full flight does not wait for the end of the loop's
 mechanism serves the multi-row statement (PostgreSQL, SQLite); the pipeline of Redis and the shared
 commit of SQLite follow the same rule in their own modules.
 
+Where several flights may be under way they share the callers evenly. Whoever lands together comes
+back together: left alone, nearly all would end up in one flight, and the store would wait for the
+callers and the callers for the store.
+
 Two items with one `key` are never in the air together: a multi-row upsert may touch a row only
-once, and calls on one key keep their order.
+once, and calls on one key keep their order. Items of one `company` are never in two flights at a
+time: the later ones are to find what became of the earlier.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ from towline.errors import Transient, Unavailable
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_FEW = 4
+"""So many are not parted."""
+
 
 class Coalescer(Generic[Item, Result]):
     def __init__(
@@ -28,6 +36,7 @@ class Coalescer(Generic[Item, Result]):
         fly: Callable[[list[Item]], Awaitable[Sequence[Result]]],
         *,
         key: Callable[[Item], Hashable] | None = None,
+        company: Callable[[Item], Hashable | None] | None = None,
         seats: int = 128,
         lanes: int = 1,
         patience: float | None = None,
@@ -35,11 +44,14 @@ class Coalescer(Generic[Item, Result]):
         """No call takes longer than `patience`, where one is given, give or take a tenth."""
         self._fly = fly
         self._key = key
+        self._company = company if lanes > 1 else None
         self._seats = seats
         self._lanes = lanes
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._flights: set[asyncio.Task[None]] = set()
         self._aloft: set[Hashable] = set()
+        self._companies: set[Hashable] = set()
+        self._riders = 0
         self._boarding = False
         self._patience = patience
         self._deadlines: deque[tuple[float, asyncio.Future[Result]]] = deque()
@@ -52,7 +64,7 @@ class Coalescer(Generic[Item, Result]):
             if not self._deadlines:
                 loop.call_later(self._patience / 10, self._look_at_the_clock, loop)
             self._deadlines.append((loop.time() + self._patience, future))
-        if len(self._flights) < self._lanes:
+        if self._may_leave():
             if len(self._waiting) % self._seats == 0:
                 self._depart()
             elif not self._boarding:
@@ -70,12 +82,19 @@ class Coalescer(Generic[Item, Result]):
         if deadlines:
             loop.call_later((self._patience or 0) / 10, self._look_at_the_clock, loop)
 
+    def _may_leave(self) -> bool:
+        """A further flight waits for as many as are aloft, or until those have landed."""
+        if not self._flights:
+            return True
+        return len(self._flights) < self._lanes and len(self._waiting) >= self._riders
+
     def _depart(self) -> None:
         self._boarding = False
-        while self._waiting and len(self._flights) < self._lanes:
+        while self._waiting and self._may_leave():
             passengers = self._board()
             if not passengers:
                 return
+            self._riders += len(passengers)
             flight = asyncio.get_running_loop().create_task(self._flight(passengers))
             self._flights.add(flight)
             flight.add_done_callback(self._landed)
@@ -88,26 +107,41 @@ class Coalescer(Generic[Item, Result]):
 
     def _board(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         passengers: list[tuple[Item, asyncio.Future[Result]]] = []
-        aloft = self._aloft
         held_back: list[tuple[Item, asyncio.Future[Result]]] = []
-        while self._waiting and len(passengers) < self._seats:
+        its_part = -(-(len(self._waiting) + self._riders) // self._lanes)
+        seats = min(self._seats, max(_FEW, its_part))
+        while self._waiting and len(passengers) < seats:
             item, future = self._waiting.popleft()
             if future.done():
                 continue
+            if self._is_held_back(item):
+                held_back.append((item, future))
+                continue
             if self._key is not None:
-                key = self._key(item)
-                if key in aloft:
-                    held_back.append((item, future))
-                    continue
-                aloft.add(key)
+                self._aloft.add(self._key(item))
             passengers.append((item, future))
         self._waiting.extendleft(reversed(held_back))
+        self._companies.update(self._companies_of(passengers))
         return passengers
+
+    def _is_held_back(self, item: Item) -> bool:
+        if self._key is not None and self._key(item) in self._aloft:
+            return True
+        return self._company is not None and self._company(item) in self._companies
+
+    def _companies_of(
+        self, passengers: Sequence[tuple[Item, asyncio.Future[Result]]]
+    ) -> set[Hashable]:
+        if self._company is None:
+            return set()
+        return {self._company(item) for item, _ in passengers} - {None}
 
     async def _flight(self, passengers: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:
             await self._run(passengers)
         finally:
+            self._riders -= len(passengers)
+            self._companies -= self._companies_of(passengers)
             if self._key is not None:
                 self._aloft.difference_update([self._key(item) for item, _ in passengers])
 

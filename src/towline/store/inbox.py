@@ -20,7 +20,7 @@ import orjson
 from towline.core.throttle import Rate, Rates, meters_of, verdict
 from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.ports.pruning import Pruned
-from towline.store.bodies import Parcel, parcel, unpacked
+from towline.store.bodies import Parcel, parcel, subject_of_parcel, unpacked
 from towline.store.coalesce import Coalescer
 from towline.store.document_statements import noting
 from towline.store.inbox_at_once import TAKE, rows_at_once
@@ -163,6 +163,7 @@ class SqlInbox:
         self._takes: Coalescer[Parcel, Taken] = Coalescer(
             self._fly,
             key=itemgetter(0),
+            company=subject_of_parcel,
             seats=database.seats,
             lanes=database.lanes,
             patience=_PATIENCE_SECONDS,

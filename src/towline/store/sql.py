@@ -64,12 +64,26 @@ class Statement:
 
     @cached_property
     def for_postgres(self) -> str:
-        """Parameters: $1 is the clock's shift, then an array literal for each column."""
-        kinds = enumerate(self.columns.values(), start=2)
-        arrays = ",".join(f"${place}::text::{kind}[]" for place, kind in kinds)
+        """Parameters: $1 is the clock's shift, then an array literal for each column.
+
+        A column of bytes has three: all of them in one piece, where each begins, and its length.
+        """
+        arrays, named, chosen, place = [], [], [], 1
+        for name, kind in self.columns.items():
+            place += 1
+            if kind == "bytea":
+                start, length = f"{name}_start", f"{name}_length"
+                chosen.append(f"substring(${place}::bytea from {start} for {length}) AS {name}")
+                arrays += [f"${place + 1}::text::int[]", f"${place + 2}::text::int[]"]
+                named += [start, length]
+                place += 2
+            else:
+                chosen.append(name)
+                arrays.append(f"${place}::text::{kind}[]")
+                named.append(name)
         batch = (
-            f"WITH b AS (SELECT *, $1::bigint AS shift FROM unnest({arrays}) WITH ORDINALITY "
-            f"AS b({','.join(self.columns)},ord)) "
+            f"WITH b AS (SELECT {','.join(chosen)}, ord, $1::bigint AS shift "
+            f"FROM unnest({','.join(arrays)}) WITH ORDINALITY AS b({','.join(named)},ord)) "
         )
         now = "((extract(epoch from statement_timestamp()) * 1000000)::bigint + $1::bigint)"
         epoch = "nextval('towline_epoch')"
