@@ -16,7 +16,7 @@ class Airport:
     ) -> None:
         self.flights: list[list[str]] = []
         self._landings: list[asyncio.Event] = []
-        self.calls = Coalescer(self._fly, company=company, seats=32, lanes=lanes)
+        self.calls = Coalescer(self._fly, company=company, seats=32, lanes=lanes, even=True)
 
     async def _fly(self, passengers: list[str]) -> list[int]:
         number = len(self.flights)

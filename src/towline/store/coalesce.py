@@ -5,9 +5,9 @@ caller leaves at once, and a full flight does not wait for the end of the loop's
 mechanism serves the multi-row statement (PostgreSQL, SQLite); the pipeline of Redis and the shared
 commit of SQLite follow the same rule in their own modules.
 
-Where several flights may be under way they share the callers evenly. Whoever lands together comes
-back together: left alone, nearly all would end up in one flight, and the store would wait for the
-callers and the callers for the store.
+Flights that are `even` share the callers among their lanes. Whoever lands together comes back
+together: left alone, nearly all end up in one flight, and the store waits for the callers and the
+callers for the store. It pays where a call costs much by itself; else the fuller flight is better.
 
 Two items with one `key` are never in the air together: a multi-row upsert may touch a row only
 once, and calls on one key keep their order. Items of one `company` are never in two flights at a
@@ -39,6 +39,7 @@ class Coalescer(Generic[Item, Result]):
         company: Callable[[Item], Hashable | None] | None = None,
         seats: int = 128,
         lanes: int = 1,
+        even: bool = False,
         patience: float | None = None,
     ) -> None:
         """No call takes longer than `patience`, where one is given, give or take a tenth."""
@@ -47,6 +48,7 @@ class Coalescer(Generic[Item, Result]):
         self._company = company if lanes > 1 else None
         self._seats = seats
         self._lanes = lanes
+        self._even = even and lanes > 1
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._flights: set[asyncio.Task[None]] = set()
         self._aloft: set[Hashable] = set()
@@ -83,10 +85,10 @@ class Coalescer(Generic[Item, Result]):
             loop.call_later((self._patience or 0) / 10, self._look_at_the_clock, loop)
 
     def _may_leave(self) -> bool:
-        """A further flight waits for as many as are aloft, or until those have landed."""
-        if not self._flights:
-            return True
-        return len(self._flights) < self._lanes and len(self._waiting) >= self._riders
+        """A further even flight waits for as many as are aloft, or until those have landed."""
+        if self._even and self._flights and len(self._waiting) < self._riders:
+            return False
+        return len(self._flights) < self._lanes
 
     def _depart(self) -> None:
         self._boarding = False
@@ -108,8 +110,10 @@ class Coalescer(Generic[Item, Result]):
     def _board(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         passengers: list[tuple[Item, asyncio.Future[Result]]] = []
         held_back: list[tuple[Item, asyncio.Future[Result]]] = []
-        its_part = -(-(len(self._waiting) + self._riders) // self._lanes)
-        seats = min(self._seats, max(_FEW, its_part))
+        seats = self._seats
+        if self._even:
+            its_part = -(-(len(self._waiting) + self._riders) // self._lanes)
+            seats = min(seats, max(_FEW, its_part))
         while self._waiting and len(passengers) < seats:
             item, future = self._waiting.popleft()
             if future.done():

@@ -166,6 +166,7 @@ class SqlInbox:
             company=subject_of_parcel,
             seats=database.seats,
             lanes=database.lanes,
+            even=True,
             patience=_PATIENCE_SECONDS,
         )
         self._lookups: Coalescer[str, list[Stored]] = Coalescer(
