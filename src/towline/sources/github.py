@@ -62,26 +62,30 @@ def receive(
     delivery_id = reading.required_header(headers, "x-github-delivery")
     event_name = reading.required_header(headers, "x-github-event")
     payload = reading.json_object(_json_of(headers, body))
+    repo = _repo(payload)
     return Delivery(
         key=keys.GitHub(delivery_id, hook_id=_hook(headers)),
         delivery_id=delivery_id,
         source=SOURCE,
         event_name=event_name,
-        repo=_repo(payload),
+        repo=repo,
         payload=payload,
-        events=read(event_name, payload),
+        events=_read(event_name, payload, repo),
     )
 
 
 def read(event_name: str, payload: Object) -> tuple[Event, ...]:
     """The events of a payload; none if it is of no interest, or lacks what would identify it."""
+    return _read(event_name, payload, _repo(payload))
+
+
+def _read(event_name: str, payload: Object, repo: str | None) -> tuple[Event, ...]:
     actor = reading.actor(payload, "sender")
     if event_name in _READERS:
-        repo = _repo(payload)
         event = _READERS[event_name](payload, repo, actor) if repo else None
     elif event_name == "ping":
         hook_id = reading.ident(payload, "hook_id")
-        event = Pinged(source=SOURCE, repo=_repo(payload), actor=actor, hook_id=hook_id)
+        event = Pinged(source=SOURCE, repo=repo, actor=actor, hook_id=hook_id)
     elif event_name in {"installation", "installation_repositories"}:
         event = _installation(payload, actor)
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TimerHandle
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -25,6 +25,12 @@ from towline.web.hooks import PREFIX, Answer, Hooks, answer_of
 _PREFIX: Final = PREFIX.encode()
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = (b"connection", b"close")
+
+
+@lru_cache(maxsize=64)
+def _route(url: bytes, method: bytes) -> tuple[str, str | None]:
+    path = unquote(url.partition(b"?")[0].decode("latin-1"))
+    return Hooks.route(path, method.decode("latin-1"))
 
 
 class _Nobody:
@@ -165,10 +171,9 @@ class HookProtocol(HttpToolsProtocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         self.cycle = cycle = _Delivery(headers, keep_alive)  # type: ignore[assignment]
         try:
-            path = self.url.partition(b"?")[0].decode("latin-1")
-            method = self.parser.get_method().decode("latin-1")
-            cycle.bodiless = method == "HEAD"
-            cycle.source, cycle.provider = self.hooks.route(unquote(path), method)
+            method = self.parser.get_method()
+            cycle.bodiless = method == b"HEAD"
+            cycle.source, cycle.provider = _route(self.url, method)
             self.hooks.check_length(headers.get("content-length"))
             self.hooks.enter()
             cycle.inside = True
