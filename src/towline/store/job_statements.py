@@ -99,6 +99,29 @@ BEGIN = Statement(
     """,
 )
 
+# Both of the above for jobs that need no slot. If one of those that are due has a repository, none
+# is begun: they come back without their columns.
+BEGIN_DUE = Statement(
+    "begin due",
+    {"queue": "text", "most": "bigint", "owner": "text", "lease_us": "bigint"},
+    f"""
+    , due AS (
+      SELECT r.id, r.repo, r.priority, r.run_at_us FROM towline_jobs r
+      WHERE r.queue = (SELECT queue FROM b) AND r.state = 'queued' AND r.run_at_us <= {{now}}
+      ORDER BY r.priority DESC, r.run_at_us, r.id LIMIT (SELECT most FROM b) {{skip_locked}}
+    ), begun AS (
+      UPDATE towline_jobs SET state = 'running', attempts = attempts + 1, token = {{epoch}},
+        slot = NULL, held = 0, owner = b.owner, lease_expires_us = {{now}} + b.lease_us,
+        updated_us = {{now}}
+      FROM b, due WHERE towline_jobs.id = due.id AND towline_jobs.state || '' = 'queued'
+        AND NOT EXISTS (SELECT 1 FROM due AS d WHERE d.repo IS NOT NULL)
+      RETURNING {_CLAIMED}
+    )
+    SELECT begun.* FROM due LEFT JOIN begun ON begun.id = due.id
+    ORDER BY due.priority DESC, due.run_at_us, due.id
+    """,
+)
+
 # Put aside for a while, lest they be looked at again and again; a slot that becomes free calls
 # the oldest one back to its place, and the time limit is for a call that was lost.
 HOLD = Statement(

@@ -37,6 +37,8 @@ class SqlJobs:
         """`bell` is rung for jobs that waited for a slot of their repository and now have one."""
         self._database = database
         self._bell = bell
+        self._slotless = True
+        """Whether jobs were of no repository of late."""
         self._pruned: dict[EndedState, Mark] = {"done": Mark(), "dead": Mark()}
         seats, lanes = database.seats, database.lanes
         self._new: Coalescer[NewJob, None] = Coalescer(
@@ -61,29 +63,26 @@ class SqlJobs:
     # ------------------------------------------------------------------ claims
 
     async def claim(self, wish: Wish) -> list[Claimed]:
-        if self._database.far:
-            glanced = await self._claim_at_a_glance(wish)
-            if glanced is not None:
-                return glanced
+        if self._database.far and self._slotless:
+            begun = await self._claim_without_slots(wish)
+            if begun is not None:
+                return begun
         claimed, held = await self._database.transact(lambda: _claiming(wish))
         if held:
             await self._recall(held, wish.repo_limit)
+        self._slotless = not held and all(job.repo is None for job in claimed)
         return claimed
 
-    async def _claim_at_a_glance(self, wish: Wish) -> list[Claimed] | None:
-        """Two statements where no slots are needed, one where nothing is due; else None.
-
-        None as well if others who saw the same jobs were quicker.
-        """
+    async def _claim_without_slots(self, wish: Wish) -> list[Claimed] | None:
+        """In one statement; None if one of those that are due has a repository."""
         for queue in wish.queues:
-            due = await self._database.run(q.DUE, [(queue, wish.most)])
-            if any(repo is not None for _, repo in due):
+            rows = await self._database.run(
+                q.BEGIN_DUE, [(queue, wish.most, wish.owner, wish.lease_us)]
+            )
+            if any(row[0] is None for row in rows):
                 return None
-            if due:
-                begun = await self._database.run(
-                    q.BEGIN, [(job_id, None, wish.owner, wish.lease_us) for job_id, _ in due]
-                )
-                return _in_order(begun, [job_id for job_id, _ in due]) if begun else None
+            if rows:
+                return [Claimed._make(row) for row in rows]
         return []
 
     def claim_one(
