@@ -51,19 +51,9 @@ class Receipt(NamedTuple):
     reply: bytes | None = None
 
 
-class Brief(NamedTuple):
-    """What is said of a delivery once it is stored."""
-
-    source: str
-    delivery_id: str
-    event_name: str
-    repo: str | None
-
-
 class Underway(NamedTuple):
     """A delivery that the store is writing."""
 
-    brief: Brief
     arrival: Arrival
     future: asyncio.Future[Taken]
 
@@ -118,11 +108,11 @@ class Ingest:
         if delivery.reply is not None:
             return _answered(delivery)
         arrival = self._arrival(delivery, body, None)
-        return Underway(_brief(delivery), arrival, self._inbox.take(arrival))
+        return Underway(arrival, self._inbox.take(arrival))
 
     def end(self, underway: Underway) -> Receipt:
         """When its future is done; what the store raised is raised here."""
-        return self._receipt(underway.brief, underway.arrival, underway.future.result())
+        return self._receipt(underway.arrival, underway.future.result())
 
     def _received(
         self,
@@ -144,15 +134,14 @@ class Ingest:
         """Take in what is known to be genuine."""
         if delivery.reply is not None:
             return _answered(delivery)
-        brief = _brief(delivery)
         if tracing.off():
             arrival = self._arrival(delivery, body, None)
             del delivery  # its payload is large, and nobody needs it while the store writes
-            return self._receipt(brief, arrival, await self._inbox.take(arrival))
-        told = {"source": brief.source, "delivery_id": brief.delivery_id}
-        with tracing.span("delivery", repo=brief.repo, **told) as trace:
+            return self._receipt(arrival, await self._inbox.take(arrival))
+        told = {"source": delivery.source, "delivery_id": delivery.delivery_id}
+        with tracing.span("delivery", repo=delivery.repo, **told) as trace:
             arrival = self._arrival(delivery, body, trace)
-            return self._receipt(brief, arrival, await self._inbox.take(arrival))
+            return self._receipt(arrival, await self._inbox.take(arrival))
 
     async def take_all(
         self, deliveries: Sequence[Delivery], note: Note | None
@@ -166,8 +155,7 @@ class Ingest:
         if taken is None:
             return None
         return [
-            self._receipt(_brief(one), arrival, told)
-            for one, arrival, told in zip(deliveries, arrivals, taken, strict=True)
+            self._receipt(arrival, told) for arrival, told in zip(arrivals, taken, strict=True)
         ]
 
     def _arrival(self, delivery: Delivery, body: bytes, trace: str | None) -> Arrival:
@@ -191,7 +179,7 @@ class Ingest:
             job,
         )
 
-    def _receipt(self, delivery: Brief, arrival: Arrival, taken: Taken) -> Receipt:
+    def _receipt(self, arrival: Arrival, taken: Taken) -> Receipt:
         status = _STATUS[taken.status]
         if taken.status != "duplicate":
             self._bell.ring((taken.job_id,))
@@ -199,29 +187,25 @@ class Ingest:
             self._audit(
                 "IDEMPOTENCY_KEY_COLLISION",
                 key_prefix=keys.prefix(arrival.key),
-                source=delivery.source,
+                source=arrival.source,
                 new_hash_prefix=hashlib.sha256(arrival.body).hexdigest()[:8],
             )
-        count_delivery(delivery.source, status)
+        count_delivery(arrival.source, status)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug(
                 f"delivery_{taken.status}",
                 extra={
-                    "delivery_id": delivery.delivery_id,
-                    "source": delivery.source,
-                    "repo": delivery.repo,
+                    "delivery_id": arrival.delivery_id,
+                    "source": arrival.source,
+                    "repo": arrival.repo,
                     "job_id": taken.job_id,
                 },
             )
-        return Receipt(status, delivery.delivery_id, taken.job_id, delivery.event_name)
+        return Receipt(status, arrival.delivery_id, taken.job_id, arrival.event_name)
 
 
 def _answered(delivery: Delivery) -> Receipt:
     return Receipt("answered", delivery.delivery_id, None, delivery.event_name, delivery.reply)
-
-
-def _brief(delivery: Delivery) -> Brief:
-    return Brief(delivery.source, delivery.delivery_id, delivery.event_name, delivery.repo)
 
 
 def new_job_id(clock: Clock) -> str:

@@ -5,7 +5,8 @@ do. Here a delivery's body is collected by the protocol, and its answer written 
 else, and a delivery that is pipelined behind another request, goes uvicorn's own way, to the same
 `Hooks`.
 
-It also ends connections whose request does not get on, which uvicorn leaves open for ever.
+It also ends connections whose request does not get on, which uvicorn leaves open for ever, and
+keeps one timer for a connection that lies idle where uvicorn sets one after each answer.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class HookProtocol(HttpToolsProtocol):
         self._unfinished = False
         """A request has begun, and is not yet in the hands of anybody."""
         self._patience: TimerHandle | None = None
+        self._idle_since: float | None = None
 
     # ------------------------------------------------------------------ of the connection
 
@@ -100,6 +102,8 @@ class HookProtocol(HttpToolsProtocol):
         if isinstance(cycle, _Delivery) and not cycle.whole:
             self._leave(cycle)
         super().connection_lost(error)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
 
     def _too_slow(self) -> None:
         self._patience = None
@@ -108,6 +112,32 @@ class HookProtocol(HttpToolsProtocol):
             self._answer(cycle, answer_of(too_slow(self.hooks.limits.body_seconds)), close=True)
         else:
             self.transport.close()
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_again_in(self.timeout_keep_alive)
+
+    def _look_again_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_whether_idle)
+
+    def _look_whether_idle(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_again_in(left)
+        else:
+            self.timeout_keep_alive_handler()
 
     def _finished(self) -> None:
         self._unfinished = False

@@ -193,7 +193,7 @@ class Hooks:
         try:
             told = _told(self._ingest.end(begun), 202)
         except Exception as error:
-            told = answer_of(_refusal(error, begun.brief.source))
+            told = answer_of(_refusal(error, begun.arrival.source))
         answer(told)
 
 
