@@ -1,4 +1,7 @@
-"""Runs the samples: contenders in turn, the order rotated from round to round.
+"""Runs the samples: contenders in turn, every other round backwards.
+
+The machine's speed drifts. Who is compared stands side by side in a suite's list, and who came
+first in one round comes last in the next, so that a drift does not favour either.
 
 Each sample is a fresh process with an empty folder, an empty database and an empty Redis. The
 servers are private to the run, and nothing but them and the samples is ever signalled.
@@ -116,9 +119,15 @@ def samples(stage: Stage, suite: Suite, rounds: int, quick: bool) -> Iterator[Sa
     """All samples of a suite, as they come."""
     stage.prepare(suite)
     for number in range(rounds):
-        shift = number % len(suite.contenders)
-        for contender in suite.contenders[shift:] + suite.contenders[:shift]:
+        for contender in in_turn(suite.contenders, number):
             yield _take(stage, suite, contender, number, quick)
+
+
+def in_turn(contenders: Sequence[Contender], number: int) -> list[Contender]:
+    """Their order in a round: rotated after every two, and turned around in the second."""
+    shift = number // 2 % len(contenders)
+    order = [*contenders[shift:], *contenders[:shift]]
+    return order[::-1] if number % 2 else order
 
 
 def _take(stage: Stage, suite: Suite, contender: Contender, number: int, quick: bool) -> Sample:
