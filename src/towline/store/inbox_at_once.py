@@ -69,7 +69,9 @@ TAKE = Statement(
         SET copies = towline_deliveries.copies + 1, last_seen_us = {{now}}
       RETURNING key, job_id, CASE WHEN copies > 0 THEN body END AS body, copies
     ), n AS (
-      SELECT a.*, row_number() OVER (PARTITION BY a.repo ORDER BY a.ord) AS place,
+      SELECT a.key, a.ord, a.job, a.repo, a.org, a.queue, a.kind, a.params, a.subject, a.priority,
+        a.max_attempts, a.trace, a.interval_us, a.burst_us, a.org_interval_us, a.org_burst_us,
+        row_number() OVER (PARTITION BY a.repo ORDER BY a.ord) AS place,
         row_number() OVER (PARTITION BY a.org ORDER BY a.ord) AS org_place
       FROM a JOIN s ON s.key = a.key WHERE s.copies = 0
     ), h AS (
