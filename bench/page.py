@@ -27,10 +27,10 @@ Made by `make bench`; `make bench BENCH_ARGS="{suite} --rounds 5"` measures one 
 Absolute figures belong to one machine: read the ratios.
 
 Each sample is a fresh process. Contenders take turns, every other round backwards, and the order
-rotates after two rounds. A cell is the median of the rounds and, in brackets, the lowest and the highest. A ratio is
-taken within each round, and then the median of these. Every asyncio contender, Towline or not,
-runs under uvloop. Client and server share the machine's processors. Differences under a third
-are noise here.
+rotates after two rounds. A cell is the median of the rounds and, in brackets, the lowest and the
+highest. A ratio is taken within each round, and then the median of these. Every asyncio
+contender, Towline or not, runs under uvloop. Client and server share the machine's processors.
+Differences under a third are noise here.
 """
 
 _KINDS = {"ours": "**Towline**", "floor": "floor", "peer": "peer"}

@@ -231,7 +231,12 @@ short_way: ContextVar[bool] = ContextVar("short_way", default=True)
 
 @contextlib.asynccontextmanager
 async def front_door(
-    url: str, *, working: bool = False, clock: ManualClock | None = None, **tables: Any
+    url: str,
+    *,
+    working: bool = False,
+    clock: ManualClock | None = None,
+    idle_seconds: float = 5,
+    **tables: Any,
 ) -> AsyncIterator[FrontDoor]:
     """Open a service and serve its data plane; `working` starts its workers as well."""
     clock = clock or ManualClock()
@@ -241,7 +246,7 @@ async def front_door(
         if working:
             service.start()
         http = hook_protocol(service) if short_way.get() else "auto"
-        async with served(service.apps()[0], http) as (port, client):
+        async with served(service.apps()[0], http, idle_seconds) as (port, client):
             yield FrontDoor(service, client, port, clock)
         assert service.failures() == []
     finally:
@@ -249,15 +254,19 @@ async def front_door(
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, http: Any = "auto") -> AsyncIterator[tuple[int, httpx2.AsyncClient]]:
+async def served(
+    app: Any, http: Any = "auto", idle_seconds: float = 5
+) -> AsyncIterator[tuple[int, httpx2.AsyncClient]]:
     """As `towline serve` serves, with a log that a test can read."""
     # asyncio turns Nagle's delay off only where the socket names its protocol.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind((LOOPBACK, 0))
     port: int = listener.getsockname()[1]
-    server = Server(
-        uvicorn.Config(app, http=http, lifespan="off", access_log=False, log_config=None, ws="none")
+    config = uvicorn.Config(
+        app, http=http, lifespan="off", access_log=False, log_config=None, ws="none"
     )
+    config.timeout_keep_alive = idle_seconds  # type: ignore[assignment]
+    server = Server(config)
     task = asyncio.create_task(server.serve([listener]))
     try:
         async with asyncio.timeout(DEADLINE):

@@ -130,6 +130,20 @@ async def test_a_dribble_is_not_waited_for_either(sqlite_url: str) -> None:
             assert is_raw_problem(await answer, 408, "too_slow")
 
 
+async def test_a_connection_that_lies_idle_is_closed(sqlite_url: str) -> None:
+    """The time counts from the last answer, however long ago the first one was."""
+    idle = 1.0
+    async with front_door(sqlite_url, idle_seconds=idle) as door, door.wire() as wire:
+        for _ in range(5):
+            await asyncio.sleep(idle * 0.3)
+            knock = ping()
+            await wire.send(head_of(knock) + knock.body)
+            assert (await wire.reply()).status == 202
+        began = time.monotonic()
+        assert await wire.hung_up()
+        assert time.monotonic() - began > idle * 0.9
+
+
 async def test_too_many_at_once(sqlite_url: str) -> None:
     """Who finds the room full is asked to come back; who is in is served, then all are."""
     first, second, third = ping(), ping(), ping()

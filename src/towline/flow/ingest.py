@@ -154,9 +154,7 @@ class Ingest:
             taken = await self._inbox.take_all(arrivals, note)
         if taken is None:
             return None
-        return [
-            self._receipt(arrival, told) for arrival, told in zip(arrivals, taken, strict=True)
-        ]
+        return [self._receipt(arrival, told) for arrival, told in zip(arrivals, taken, strict=True)]
 
     def _arrival(self, delivery: Delivery, body: bytes, trace: str | None) -> Arrival:
         job = NewJob(
