@@ -53,13 +53,13 @@ CYCLE_SQLITE = Suite(
     "deliveries have them, and for comparison ascending numbers, which are kinder to a B-tree.",
     (
         Contender(
-            "towline", "ours", "`check_and_set` and `complete`",
-            cycles(ours(on_sqlite), "random", "sequential"),
-        ),
-        Contender(
             "inline", "floor",
             "raw SQLite: the calls of one loop turn in one commit, on the loop's own thread",
             cycles(raw_sqlite.inline, "random", "sequential"),
+        ),
+        Contender(
+            "towline", "ours", "`check_and_set` and `complete`",
+            cycles(ours(on_sqlite), "random", "sequential"),
         ),
         Contender(
             "aiosqlite", "peer", "the same two statements, with the interpreter's own SQLite",
@@ -101,12 +101,12 @@ CYCLE_POSTGRES = Suite(
     "C, on one thread as the others are.",
     (
         Contender(
-            "towline", "ours", "`check_and_set` and `complete`",
-            cycles(ours(on_postgres)), "postgres",
-        ),
-        Contender(
             "coalesced", "floor", "raw asyncpg: waiting callers share one unnest statement",
             cycles(raw_postgres.coalesced), "postgres",
+        ),
+        Contender(
+            "towline", "ours", "`check_and_set` and `complete`",
+            cycles(ours(on_postgres)), "postgres",
         ),
         Contender(
             "pgbench", "floor", "32 clients, prepared, one commit for each statement",
@@ -140,15 +140,15 @@ CYCLE_REDIS = Suite(
     "an index by expiry; the raw clients only set a value twice.",
     (
         Contender(
-            "towline", "ours", "`check_and_set` and `complete`", cycles(ours(on_redis)), "redis"
-        ),
-        Contender(
             "pipelined", "floor", "SET NX and SET over one connection that pipelines by itself",
             cycles(raw_redis.pipelined), "redis",
         ),
         Contender(
             "redis-py", "peer", "SET NX and SET, asyncio client", cycles(raw_redis.redis_py),
             "redis",
+        ),
+        Contender(
+            "towline", "ours", "`check_and_set` and `complete`", cycles(ours(on_redis)), "redis"
         ),
         Contender(
             "powertools", "peer", "aws-lambda-powertools, 32 threads",
