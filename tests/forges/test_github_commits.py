@@ -18,7 +18,7 @@ GIT = f"/repos/{REPO}/git"
 
 @pytest.fixture
 async def play(clock: ManualClock) -> AsyncIterator[Play]:
-    async with played(clock, deadline_seconds=0.5) as stage:
+    async with played(clock, deadline_seconds=2.0) as stage:
         yield stage
 
 

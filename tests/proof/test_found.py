@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from towline.core import folding
 from towline.flow.submit_limits import _Tally
 from towline.git.repositories import GitRepositories
 from towline.idempotency.ledger import Ledger
@@ -60,11 +59,3 @@ def test_a_queue_that_was_counted_no_further_stays_full(seed: int) -> None:
     limits = [instead(_Tally, "estimate", _whatever_was_counted)]
     with without(Mutation("taken-off-a-floor", "a full queue refuses", "mesh", limits)):
         assert any("was taken in" in one for one in play(seed).violations)
-
-
-def test_a_verdict_from_long_before_a_remedy_is_no_news() -> None:
-    """A look found the failure of a policy that nobody had heard of before it was asked again."""
-    assert play(745).violations == []
-    whatever = [instead(folding, "_CLOCKS_DIFFER_US", 10**18)]
-    with without(Mutation("old-verdict", "an old verdict is none", "tow", whatever)):
-        assert any("before its remedy" in one for one in play(745).violations)

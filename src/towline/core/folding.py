@@ -27,7 +27,6 @@ from towline.core.snapshot import Snapshot
 
 FORMER_HEADS: Final = 8
 _LONGEST_QUOTE: Final = 500
-_CLOCKS_DIFFER_US: Final = 60_000_000
 
 
 def fold(
@@ -89,15 +88,13 @@ def facts_of(
 def first_heard_us(known: Facts, word: Event, now_us: int, doubted_us: int | None) -> int:
     """The first word on a run that ended before a remedy is of the time it ended.
 
-    What a known check says in another run is news, unless it is older by more than clocks differ.
+    What a known check says in another run is news, whatever the clock there says.
     """
     if doubted_us is None or not isinstance(word, CheckChanged) or word.occurred_at is None:
         return now_us
     then_us = int(word.occurred_at * 1_000_000)
     is_before = then_us // 1_000_000 < doubted_us // 1_000_000
-    if is_before and not _of_no_other_run(word, known):
-        is_before = then_us + _CLOCKS_DIFFER_US < doubted_us
-    return max(1, then_us) if is_before else now_us
+    return max(1, then_us) if is_before and _of_no_other_run(word, known) else now_us
 
 
 def _of_no_other_run(word: CheckChanged, known: Facts) -> bool:
