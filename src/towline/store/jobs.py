@@ -79,10 +79,9 @@ class SqlJobs:
             rows = await self._database.run(
                 q.BEGIN_DUE, [(queue, wish.most, wish.owner, wish.lease_us)]
             )
-            if any(row[0] is None for row in rows):
-                return None
+            begun = [Claimed._make(row) for row in rows if row[0] is not None]
             if rows:
-                return [Claimed._make(row) for row in rows]
+                return begun or None
         return []
 
     def claim_one(
