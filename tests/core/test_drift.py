@@ -254,6 +254,27 @@ def test_a_failure_that_is_first_seen_after_a_remedy_may_be_older() -> None:
     assert after.record.state == "CHECKS_FAILED"
 
 
+@pytest.mark.parametrize(
+    ("asked_at", "new", "state"),
+    [
+        (1_000.0, policy("failure", 930, "again"), "POLICY_EVALUATING"),
+        (1_000.0, policy("failure", 985, "again"), "POLICY_FAILED"),
+        (1_000.0, policy("success", 985), "POLICY_PASSED"),
+        (None, policy("failure", 930, "again"), "POLICY_FAILED"),
+        (1_000.0, policy("failure", 930, check="check_run", run_id="7"), "POLICY_FAILED"),
+    ],
+)
+def test_a_status_is_as_old_as_the_forges_own_clock_says(
+    asked_at: float | None, new: CheckChanged, state: State
+) -> None:
+    """A forge that is behind by years tells how long ago; of a check run its app says when."""
+    sight = snapshot(GREEN, new, asked_at=asked_at)
+    looked_us = SOON_US - 5 * SECOND_US
+    found = correct(hoped("POLICY_EVALUATING", GREEN, REFUSED), sight, CONTEXT, SOON_US, looked_us)
+    assert found is not None
+    assert found.record.state == state
+
+
 def test_a_look_that_was_overtaken_changes_nothing() -> None:
     """Something was heard after it began; but what has ended has ended."""
     record = new_record("APPROVED", updated_us=SOON_US)

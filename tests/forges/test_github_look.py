@@ -22,7 +22,7 @@ from tests.forges.github_script import (
 from tests.hook_world import TOKEN, served
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import TOKEN as SIM_TOKEN
-from tests.sim.github_server import forge
+from tests.sim.github_server import Forge, forge
 from towline.core.snapshot import PullRef
 from towline.errors import Rejected
 from towline.forges.github import GitHubForge
@@ -58,19 +58,19 @@ def error(message: str, kind: str | None = None, path: Any = None) -> dict[str, 
     return {name: value for name, value in given.items() if value is not None}
 
 
+def just_opened(sim: Forge, branch: str) -> PullRef:
+    """A pull request of which nobody knows yet whether it conflicts."""
+    main = sim.world.ref(SIM_REPO, "refs/heads/main")
+    sim.world.create_ref(SIM_REPO, f"refs/heads/{branch}", main, "octocat")
+    sim.world.write_files(SIM_REPO, branch, {branch: b"x"}, "Fix", "octocat")
+    opened = sim.world.open_pull(SIM_REPO, head=branch, base="main", title="Fix", by="octocat")
+    return PullRef("github", SIM_REPO, opened.number)
+
+
 async def test_a_hundred_pull_requests_cost_a_handful_of_calls() -> None:
     """Mergeability included, which is not known at first: at most one call for 25 of them."""
     async with forge() as sim:
-        refs = []
-        for index in range(100):
-            branch = f"fix/{index}"
-            main = sim.world.ref(SIM_REPO, "refs/heads/main")
-            sim.world.create_ref(SIM_REPO, f"refs/heads/{branch}", main, "octocat")
-            sim.world.write_files(SIM_REPO, branch, {f"f{index}": b"x"}, "Fix", "octocat")
-            opened = sim.world.open_pull(
-                SIM_REPO, head=branch, base="main", title="Fix", by="octocat"
-            )
-            refs.append(PullRef("github", SIM_REPO, opened.number))
+        refs = [just_opened(sim, f"fix/{index}") for index in range(100)]
         naps = Naps(sim.clock)
         client = GitHubForge(sim.url, sim.clock, token=SIM_TOKEN, sleep=naps, mergeable_waits=WAITS)
         seen = await client.look(refs)
@@ -83,6 +83,29 @@ async def test_a_hundred_pull_requests_cost_a_handful_of_calls() -> None:
         assert allowance is not None
         assert allowance.remaining < allowance.limit
         await client.aclose()
+
+
+@pytest.mark.parametrize("graphql", [True, False])
+async def test_a_look_tells_when_it_was_begun_by_githubs_clock(graphql: bool) -> None:
+    """Whatever the clock is here, and however long the look waited."""
+    async with forge() as sim:
+        await sim.pass_time(3_600)
+        began = sim.clock.now_us() / 1e6
+        elsewhere = ManualClock()
+        naps = Naps(elsewhere)
+
+        async def nap(seconds: float) -> None:
+            await naps(seconds)
+            sim.clock.advance(seconds)
+
+        ref = just_opened(sim, "fix/1")
+        client = GitHubForge(
+            sim.url, elsewhere, token=SIM_TOKEN, sleep=nap, graphql=graphql, mergeable_waits=(60.0,)
+        )
+        seen = (await client.look([ref]))[ref]
+        await client.aclose()
+    assert naps.taken == [60.0]
+    assert seen.asked_at == pytest.approx(began, abs=10)
 
 
 async def test_lists_that_go_on_are_read_to_their_end() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.forges.gitlab_place import REPO, Place, gitlab_place, ref_of
+from tests.clocks import WrongHostClock
+from tests.forges.gitlab_place import REPO, TOKEN, Place, gitlab_place, ref_of
 from towline.core.events import Actor
 from towline.core.snapshot import PullRef
+from towline.forges.gitlab import GitLabForge
 from towline.forges.gitlab_reading import mergeability, permission
 from towline.ports.forge import ForgeRefused
 
@@ -53,6 +55,15 @@ async def test_a_look_tells_everything_of_an_open_request(place: Place) -> None:
     ]
     assert [(one.author, one.body) for one in seen.comments] == [(Actor("octocat"), "/rebuild")]
     assert (seen.conflicts, seen.behind, seen.blocked) == (False, True, "ci_must_pass")
+
+
+async def test_a_look_tells_when_it_was_begun_by_gitlabs_clock(place: Place) -> None:
+    """Whatever the clock is here."""
+    request = place.world.open_request(place.project)
+    elsewhere = GitLabForge(f"{place.url}/api/v4", WrongHostClock(), token=TOKEN)
+    seen = (await elsewhere.look([ref_of(request)]))[ref_of(request)]
+    await elsewhere.aclose()
+    assert seen.asked_at == pytest.approx(place.clock.now_us() / 1e6, abs=10)
 
 
 async def test_many_are_listed_in_one_request_and_ended_ones_cost_no_more(place: Place) -> None:

@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from towline.core import folding
+from towline.core.events import Event
+from towline.core.facts import Facts
+from towline.core.folding import first_heard_us
 from towline.flow.submit_limits import _Tally
 from towline.git.repositories import GitRepositories
 from towline.idempotency.ledger import Ledger
@@ -59,3 +63,17 @@ def test_a_queue_that_was_counted_no_further_stays_full(seed: int) -> None:
     limits = [instead(_Tally, "estimate", _whatever_was_counted)]
     with without(Mutation("taken-off-a-floor", "a full queue refuses", "mesh", limits)):
         assert any("was taken in" in one for one in play(seed).violations)
+
+
+def _whatever_the_forge_says(
+    known: Facts, word: Event, now_us: int, doubted_us: int | None, _behind_us: int | None
+) -> int:
+    return first_heard_us(known, word, now_us, doubted_us)
+
+
+def test_a_verdict_from_long_before_a_remedy_is_no_news() -> None:
+    """A look found the failure of a policy that nobody had heard of before it was asked again."""
+    assert play(745).violations == []
+    whatever = [instead(folding, "first_heard_us", _whatever_the_forge_says)]
+    with without(Mutation("old-verdict", "an old verdict is none", "tow", whatever)):
+        assert any("before its remedy" in one for one in play(745).violations)

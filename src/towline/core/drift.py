@@ -62,7 +62,9 @@ def correct(
     if record.state in TERMINAL or (overtaken and snapshot.pull.state == "open"):
         return None
     doubted_us = doubted_since(record, context.thresholds, now_us)
-    facts = facts_of(snapshot, context.signals, record.facts, context.patterns, now_us, doubted_us)
+    facts = facts_of(
+        snapshot, context.signals, record.facts, context.patterns, now_us, doubted_us, looked_us
+    )
     actual = actual_state(facts, context.signals, record, doubted_us)
     moved = _has_moved(record, facts)
     if actual == record.state == "NEEDS_INTERVENTION" and moved:

@@ -60,19 +60,24 @@ def facts_of(
     patterns: Sequence[Pattern] = (),
     heard_us: int = 0,
     doubted_us: int | None = None,
+    looked_us: int | None = None,
 ) -> Facts:
     """What a look at the forge shows.
 
     `known` is what was known before: of it stays only what a look cannot show, such as when each
     word was heard first. Reviews that the forge still counts are taken for reviews of the head.
-    `doubted_us` is when a remedy was tried whose effect is hoped for.
+    `doubted_us` is when a remedy was tried whose effect is hoped for, `looked_us` when the look
+    was begun.
     """
+    behind_us = None
+    if snapshot.asked_at is not None:
+        behind_us = (looked_us or heard_us) - int(snapshot.asked_at * 1_000_000)
     seen = fold(Facts(), snapshot.pull, signals)
     if known is not None:
         seen = _with_what_is_not_shown(seen, known)
     before = known or Facts()
     for word in (*snapshot.checks, *snapshot.comments):
-        first_us = first_heard_us(before, word, heard_us, doubted_us)
+        first_us = first_heard_us(before, word, heard_us, doubted_us, behind_us)
         seen = fold(seen, word, signals, patterns, first_us)
     for review in snapshot.reviews:
         seen = fold(seen, replace(review, reviewed_sha=None, head_sha=None), signals)
@@ -85,16 +90,22 @@ def facts_of(
     return seen
 
 
-def first_heard_us(known: Facts, word: Event, now_us: int, doubted_us: int | None) -> int:
+def first_heard_us(
+    known: Facts, word: Event, now_us: int, doubted_us: int | None, behind_us: int | None = None
+) -> int:
     """The first word on a run that ended before a remedy is of the time it ended.
 
-    What a known check says in another run is news, whatever the clock there says.
+    What a known check says in another run is news, whatever the clock there says. Commit statuses
+    have their times from the forge itself: these can be told, where it is known how far its clock
+    is behind ours.
     """
     if doubted_us is None or not isinstance(word, CheckChanged) or word.occurred_at is None:
         return now_us
-    then_us = int(word.occurred_at * 1_000_000)
-    is_before = then_us // 1_000_000 < doubted_us // 1_000_000
-    return max(1, then_us) if is_before and _of_no_other_run(word, known) else now_us
+    then_us = int(word.occurred_at * 1_000_000) + (behind_us or 0)
+    known_within = 1 if behind_us is None else 2
+    is_before = then_us // 1_000_000 + known_within <= doubted_us // 1_000_000
+    is_told = behind_us is not None and word.check == "status"
+    return max(1, then_us) if is_before and (is_told or _of_no_other_run(word, known)) else now_us
 
 
 def _of_no_other_run(word: CheckChanged, known: Facts) -> bool:

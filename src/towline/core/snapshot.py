@@ -6,7 +6,7 @@ same rules: a lost webhook cannot lead to another reading.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from towline.core.events import CheckChanged, Commented, PullRequestChanged, ReviewSubmitted
@@ -39,6 +39,8 @@ class Snapshot:
     behind: bool | None = None
     blocked: str | None = None
     """Why the forge would not merge it now, in its own word."""
+    asked_at: float | None = field(default=None, compare=False)
+    """When the look was begun, by the forge's own clock; None if it does not tell."""
 
     @property
     def ref(self) -> PullRef:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from towline.errors import Transient
@@ -22,7 +23,8 @@ from towline.ports.mailbox import Mailbox
 
 _TOPIC = "jobs"
 _POLL_SECONDS = 2.0
-_BETWEEN_SHOUTS_SECONDS = 0.005
+_BETWEEN_SHOUTS_SECONDS = (0.005, 0.01, 0.02)
+"""The longer the ringing goes on, the more of it shares a message."""
 _AFTER_TROUBLE_SECONDS = 0.5
 _MOST_PER_CLAIM = 100
 _MOST_UNSETTLED = 1_000
@@ -54,12 +56,12 @@ class ShoutingBell:
     async def _shout(self) -> None:
         """Whoever rings while it is being told, or shortly after, is told with the next one."""
         try:
-            await self._mailbox.shout(_TOPIC)
-            await asyncio.sleep(_BETWEEN_SHOUTS_SECONDS)
-            while self._again:
+            for pause in chain(_BETWEEN_SHOUTS_SECONDS, repeat(_BETWEEN_SHOUTS_SECONDS[-1])):
                 self._again = False
                 await self._mailbox.shout(_TOPIC)
-                await asyncio.sleep(_BETWEEN_SHOUTS_SECONDS)
+                await asyncio.sleep(pause)
+                if not self._again:
+                    return
         finally:
             self._shouting = None
 

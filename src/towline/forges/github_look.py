@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from towline.core.snapshot import PullRef, Snapshot
@@ -68,6 +69,7 @@ class Looker:
         self._by_rest_until = -1.0 if graphql else float("inf")
 
     async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
+        began = self._clock.monotonic()
         wanted = list(dict.fromkeys(refs))
         if strangers := [ref for ref in wanted if ref.forge != NAME]:
             raise Rejected(f"{strangers[0]} is of {strangers[0].forge}, not of GitHub")
@@ -76,7 +78,10 @@ class Looker:
             seen |= await self._seen(batch)
         await self._read_attempts(seen)
         await self._await_mergeability(seen)
-        return {ref: snapshot_of(seen[ref]) for ref in wanted if ref in seen}
+        asked_at = self._access.rest.now_us() / 1e6 - (self._clock.monotonic() - began)
+        return {
+            ref: replace(snapshot_of(seen[ref]), asked_at=asked_at) for ref in wanted if ref in seen
+        }
 
     async def ask_ahead(self, refs: Sequence[PullRef]) -> int:
         """A call for 200 where a look takes one for 50; by REST it would cost as much as looks."""

@@ -70,7 +70,7 @@ class GitLabForge:
     ) -> None:
         self.deadline_seconds = deadline_seconds
         self._api = GitLabApi(api_url, clock, token, deadline_seconds)
-        self._look = GitLabLook(self._api)
+        self._look = GitLabLook(self._api, clock)
         self._pipelines = GitLabPipelines(self._api, self._look)
         self._publishing = Publishing(self._api, token)
         self._own_name: str | None = None

@@ -24,6 +24,7 @@ from towline.forges.gitlab_reading import (
     snapshot_of,
     status_of,
 )
+from towline.ports.clock import Clock
 from towline.sources import reading
 from towline.sources.reading import Object
 
@@ -40,8 +41,9 @@ T = TypeVar("T")
 
 
 class GitLabLook:
-    def __init__(self, api: GitLabApi) -> None:
+    def __init__(self, api: GitLabApi, clock: Clock) -> None:
         self._api = api
+        self._clock = clock
         self._names: OrderedDict[str, str | None] = OrderedDict()
         self._parents: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
@@ -49,6 +51,7 @@ class GitLabLook:
         return await self._api.get(request_path(ref), f"merge request {ref}", **_DETAILS)
 
     async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
+        began = self._clock.monotonic()
         wanted: dict[str, list[PullRef]] = defaultdict(list)
         for ref in dict.fromkeys(refs):
             wanted[ref.repo].append(ref)
@@ -58,7 +61,9 @@ class GitLabLook:
             for start in range(0, len(few), PER_PAGE)
         ]
         seen = [one for part in await _all(map(self._listed, parts)) for one in part]
-        return dict(await _all(self._whole(ref, node) for ref, node in seen))
+        found = await _all(self._whole(ref, node) for ref, node in seen)
+        asked_at = self._api.http.now_us() / 1e6 - (self._clock.monotonic() - began)
+        return {ref: replace(one, asked_at=asked_at) for ref, one in found}
 
     async def _listed(self, refs: Sequence[PullRef]) -> list[tuple[PullRef, Object]]:
         """Those of one project that are there; a project which is not has none."""

@@ -200,6 +200,10 @@ class ForgeHttp:
             raise ForgeUnavailable(f"{self.forge} failed to answer about {about} ({said})")
         raise ForgeRefused(f"{self.forge} has no {about}, or the token does not open it ({said})")
 
+    def now_us(self) -> int:
+        """The forge's time, as far as its last answer told."""
+        return self._clock.now_us() + self._behind_us
+
     def _note_time_and_allowance(self, headers: Mapping[str, str]) -> None:
         told = seconds_of(headers.get("date"))
         if told is not None:
@@ -212,8 +216,7 @@ class ForgeHttp:
 
     def _paused(self, headers: Mapping[str, str], said: str) -> ForgeUnavailable:
         self._limits_met += 1
-        now = (self._clock.now_us() + self._behind_us) / 1e6
-        seconds = _asked_for(headers, now)
+        seconds = _asked_for(headers, self.now_us() / 1e6)
         if seconds is None:
             seconds = _LEAST_PAUSE * 2 ** min(self._limits_met - 1, 10)
         seconds = min(max(seconds, 1.0), _LONGEST_PAUSE)

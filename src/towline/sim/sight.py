@@ -46,6 +46,7 @@ def snapshot_of(world: World, pull: Pull, root: str) -> Snapshot:
         conflicts=None if mergeable is None else not mergeable,
         behind=True if state == "behind" else False if state in _OPEN else None,
         blocked=state if state in _SHUT and pull.state == "open" else None,
+        asked_at=world.now,
     )
 
 
