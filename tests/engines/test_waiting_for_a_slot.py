@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tests.engines.celery_world import some
-from towline.errors import Transient
-from towline.ports.jobs import NewJob, Settlement
+from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.store.jobs import SqlJobs
 from towline.store.sql import Database
 from towline.wiring import database_for
@@ -59,14 +58,30 @@ async def test_slots_that_become_free_in_that_moment_are_not_missed(
 
 async def _work(store: SqlJobs, told: Told, left: set[str]) -> None:
     while left and (job_id := await told.next()) != NOTHING:
-        try:
-            claimed = await store.claim_one(job_id, "worker", 60_000_000, 2)
-        except Transient:  # another store took the slot in the same moment
-            told.ring([job_id])
-            continue
+        claimed = await store.claim_one(job_id, "worker", 60_000_000, 2)
         if claimed is not None:
             left.discard(job_id)
             await store.settle(Settlement(job_id, claimed.token, "done", claimed.repo))
+
+
+async def test_processes_that_claim_for_the_same_repositories_take_turns(
+    database: Database,
+) -> None:
+    """Nobody waits for one who waits for him, and nobody is told to try again."""
+    jobs = [job._replace(repo=f"acme/{place % 5}") for place, job in enumerate(some(600))]
+    stores = [SqlJobs(database) for _ in range(4)]
+    await asyncio.gather(*(stores[0].enqueue(job) for job in jobs))
+    left = {job.id for job in jobs}
+
+    async def work(store: SqlJobs) -> None:
+        wish = Wish((OWN_QUEUE,), "worker", 20, 60_000_000, 3)
+        while left:
+            for job in await store.claim(wish):
+                left.discard(job.id)
+                await store.settle(Settlement(job.id, job.token, "done", job.repo))
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*map(work, stores))
 
 
 async def test_a_job_of_a_remote_worker_is_not_for_ours(database: Database) -> None:

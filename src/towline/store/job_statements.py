@@ -42,13 +42,17 @@ ENQUEUE_SILENTLY = Statement(
     silent=True,
 )
 
+# Who picks jobs of a repository looks for its slots when others who did are done: two who took
+# the same ones at once would meet in their index, and wait for each other there.
 DUE = Statement(
     "due",
     {"queue": "text", "most": "bigint"},
     """
-    SELECT r.id, r.repo FROM towline_jobs r
-    WHERE r.queue = (SELECT queue FROM b) AND r.state = 'queued' AND r.run_at_us <= {now}
-    ORDER BY r.priority DESC, r.run_at_us, r.id LIMIT (SELECT most FROM b) {skip_locked}
+    , due AS (
+      SELECT r.id, r.repo FROM towline_jobs r
+      WHERE r.queue = (SELECT queue FROM b) AND r.state = 'queued' AND r.run_at_us <= {now}
+      ORDER BY r.priority DESC, r.run_at_us, r.id LIMIT (SELECT most FROM b) {skip_locked}
+    ) SELECT due.id, due.repo FROM due {in_turn}
     """,
 )
 
@@ -59,7 +63,12 @@ _OURS_AND_DUE = f"""
     """
 
 DUE_ONE = Statement(
-    "due one", {"id": "text"}, f"SELECT r.id, r.repo {_OURS_AND_DUE} {{skip_locked}}"
+    "due one",
+    {"id": "text"},
+    f"""
+    , due AS (SELECT r.id, r.repo {_OURS_AND_DUE} {{skip_locked}})
+    SELECT due.id, due.repo FROM due {{in_turn}}
+    """,
 )
 
 # Among those that the statement above did not give: whose row somebody has in hand just now.

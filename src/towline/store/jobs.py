@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
 from towline.core.dispatch import Candidate, allot
 from towline.core.retry import after_lost_lease
+from towline.errors import Transient
 from towline.ports.jobs import (
     OWN_QUEUE,
     Bell,
@@ -28,7 +31,7 @@ from towline.store.coalesce import Coalescer
 from towline.store.pruning import Mark
 from towline.store.sql import Database, Row, Script
 
-_ROUNDS_PER_QUEUE = 8
+_ROUNDS = 8
 _BUSY_SECONDS = 0.05
 
 
@@ -67,11 +70,36 @@ class SqlJobs:
             begun = await self._claim_without_slots(wish)
             if begun is not None:
                 return begun
-        claimed, held = await self._database.transact(lambda: _claiming(wish))
-        if held:
-            await self._recall(held, wish.repo_limit)
+        claimed, held = await self._claim_in_rounds(wish)
+        await self._recall(held, wish.repo_limit)
         self._slotless = not held and all(job.repo is None for job in claimed)
         return claimed
+
+    async def _claim_in_rounds(self, wish: Wish) -> tuple[list[Claimed], set[str]]:
+        """Also returns the repositories of jobs that have to wait.
+
+        Where others may be at the same repositories, each round is a transaction: who waits for
+        a turn twice in one may wait for somebody who waits for him.
+        """
+        claimed: list[Claimed] = []
+        waiting: set[str] = set()
+        at_once, left = (1 if self._database.far else _ROUNDS), wish
+        for _ in range(0, _ROUNDS, at_once):
+            try:
+                found = await self._round(left, at_once)
+            except Transient:
+                if claimed or waiting:
+                    break
+                raise
+            claimed += found.begun
+            waiting |= found.waiting
+            left = wish._replace(queues=found.queues, most=wish.most - len(claimed))
+            if not left.queues or not left.most:
+                break
+        return claimed, waiting
+
+    def _round(self, wish: Wish, at_once: int) -> Awaitable[_Round]:
+        return self._database.transact(lambda: _claiming(wish, at_once))
 
     async def _claim_without_slots(self, wish: Wish) -> list[Claimed] | None:
         """In one statement; None if one of those that are due has a repository."""
@@ -101,8 +129,7 @@ class SqlJobs:
         claimed, held, busy = await self._database.transact(lambda: _claiming_those(wishes))
         if busy and self._bell is not None:
             asyncio.get_running_loop().call_later(_BUSY_SECONDS, self._bell.ring, busy)
-        if held:
-            await self._recall(held, wishes[0][3])
+        await self._recall(held, wishes[0][3])
         return claimed
 
     # ------------------------------------------------------------------ settlements
@@ -171,10 +198,16 @@ class SqlJobs:
             self._bell.ring(called)
 
     async def _recall(self, repos: set[str], limit: int) -> None:
-        """Call back as many jobs as there are free slots after all."""
-        rows = await self._database.run(q.TAKEN_SLOTS, [(repo,) for repo in sorted(repos)])
-        taken = Counter(row[0] for row in rows)
-        await self._call_back(repo for repo in repos for _ in range(limit - taken[repo]))
+        """Call back as many jobs as there are free slots after all.
+
+        If that cannot be, they wait a little longer; what was begun with them is begun.
+        """
+        if not repos:
+            return
+        with contextlib.suppress(Transient):
+            rows = await self._database.run(q.TAKEN_SLOTS, [(repo,) for repo in sorted(repos)])
+            taken = Counter(row[0] for row in rows)
+            await self._call_back(repo for repo in repos for _ in range(limit - taken[repo]))
 
     # ------------------------------------------------------------------ looking
 
@@ -212,27 +245,30 @@ class SqlJobs:
 _Single = tuple[str, str, int, int]
 
 
-def _claiming(wish: Wish) -> Script[tuple[list[Claimed], set[str]]]:
-    """Queue by queue. Jobs without a slot are put aside, so that those behind them are seen.
+class _Round(NamedTuple):
+    """`queues` are those in which there may be more."""
 
-    Also returns the repositories of those that were put aside.
-    """
+    begun: list[Claimed]
+    waiting: set[str]
+    queues: Sequence[str]
+
+
+def _claiming(wish: Wish, rounds: int) -> Script[_Round]:
+    """Queue by queue. Jobs without a slot are put aside, so that those behind them are seen."""
     claimed: list[Claimed] = []
     waiting: set[str] = set()
-    for queue in wish.queues:
-        for _ in range(_ROUNDS_PER_QUEUE):
-            room = wish.most - len(claimed)
-            due = yield q.DUE, [(queue, room)]
-            if not due:
-                break
+    queues = wish.queues
+    while rounds and queues and len(claimed) < wish.most:
+        due = yield q.DUE, [(queues[0], wish.most - len(claimed))]
+        held: list[str] = []
+        if due:
             begun, held = yield from _beginning(due, wish.owner, wish.lease_us, wish.repo_limit)
             claimed += begun
             waiting |= {row[1] for row in due if row[0] in held}
-            if not held or len(claimed) >= wish.most:
-                break
-        if len(claimed) >= wish.most:
-            break
-    return claimed, waiting
+            rounds -= 1
+        if not held:
+            queues = queues[1:]
+    return _Round(claimed, waiting, queues)
 
 
 def _claiming_those(

@@ -35,10 +35,12 @@ _log = logging.getLogger("towline.store")
 T = TypeVar("T")
 
 # Batches are small and every table is probed by its key; a plan made while a table was empty
-# must not go on scanning it when it has grown.
+# must not go on scanning it when it has grown. Values come in arrays, which no plan looks into: to
+# plan for each of them anew would be in vain.
 _SESSION = {
     "application_name": "towline",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
