@@ -42,7 +42,8 @@ def bodies(count: int = REPOSITORIES) -> list[Body]:
 
 
 def delivery_ids(count: int) -> list[bytes]:
-    return [str(uuid.uuid4()).encode() for _ in range(count)]
+    """As GitHub's: UUIDs of version 1."""
+    return [str(uuid.uuid1()).encode() for _ in range(count)]
 
 
 def _signed(content: bytes) -> Body:

@@ -22,6 +22,7 @@ from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.ports.pruning import Pruned
 from towline.store.bodies import Parcel, parcel, subject_of_parcel, unpacked
 from towline.store.coalesce import Coalescer
+from towline.store.delivery_order import ordered
 from towline.store.document_statements import noting
 from towline.store.inbox_at_once import TAKE, rows_at_once
 from towline.store.job_statements import ENQUEUE_SILENTLY
@@ -33,13 +34,18 @@ _MOST_PASSENGERS = 100
 _PATIENCE_SECONDS = 9.0
 """GitHub and GitLab give up after ten."""
 
+_SAME = f"""{ordered("towline_deliveries.delivery_id")} = {ordered("b.delivery_id")}
+      AND towline_deliveries.key = b.key"""
+_OF_THAT_ID = f"""{ordered("d.delivery_id")} = {ordered("b.delivery_id")}
+      AND d.delivery_id = b.delivery_id"""
+
 # The texts of those that are known, as one row: see `Statement.silent`.
 KNOWN_KEYS = Statement(
     "known keys",
     {"delivery_id": "text", "key": "text"},
-    """
+    f"""
     SELECT json_group_array(d.key) FROM b JOIN towline_deliveries d
-    ON d.delivery_id = b.delivery_id AND d.key = b.key
+    ON {ordered("d.delivery_id")} = {ordered("b.delivery_id")} AND d.key = b.key
     """,
     writes=False,
 )
@@ -47,9 +53,9 @@ KNOWN_KEYS = Statement(
 REPEAT = Statement(
     "repeat delivery",
     {"delivery_id": "text", "key": "text"},
-    """
-    UPDATE towline_deliveries SET copies = copies + 1, last_seen_us = {now} FROM b
-    WHERE towline_deliveries.delivery_id = b.delivery_id AND towline_deliveries.key = b.key
+    f"""
+    UPDATE towline_deliveries SET copies = copies + 1, last_seen_us = {{now}} FROM b
+    WHERE {_SAME}
     RETURNING towline_deliveries.key, towline_deliveries.job_id, towline_deliveries.body
     """,
 )
@@ -91,9 +97,9 @@ JOIN = Statement(
 THROTTLED = Statement(
     "throttled",
     {"delivery_id": "text", "key": "text"},
-    """
+    f"""
     UPDATE towline_deliveries SET throttled = 1 FROM b
-    WHERE towline_deliveries.delivery_id = b.delivery_id AND towline_deliveries.key = b.key
+    WHERE {_SAME}
     RETURNING towline_deliveries.key
     """,
 )
@@ -115,7 +121,7 @@ FIND = Statement(
     "find deliveries",
     {"delivery_id": "text"},
     f"""
-    SELECT {_WITH_BODY} FROM b JOIN towline_deliveries d ON d.delivery_id = b.delivery_id
+    SELECT {_WITH_BODY} FROM b JOIN towline_deliveries d ON {_OF_THAT_ID}
     ORDER BY d.received_us, d.key
     """,
     writes=False,
@@ -124,7 +130,7 @@ FIND = Statement(
 KNOWN = Statement(
     "known deliveries",
     {"delivery_id": "text"},
-    "SELECT d.key FROM b JOIN towline_deliveries d ON d.delivery_id = b.delivery_id",
+    f"SELECT d.key FROM b JOIN towline_deliveries d ON {_OF_THAT_ID}",
     writes=False,
 )
 
@@ -143,8 +149,8 @@ PRUNE = Statement(
     "prune deliveries",
     {"most": "bigint", "keep_us": "bigint", "after_us": "bigint"},
     """
-    DELETE FROM towline_deliveries WHERE (delivery_id, key) IN (
-      SELECT r.delivery_id, r.key FROM towline_deliveries r
+    DELETE FROM towline_deliveries WHERE {row} IN (
+      SELECT r.{row} FROM towline_deliveries r
       WHERE r.received_us >= (SELECT after_us FROM b)
         AND r.received_us <= {now} - (SELECT keep_us FROM b)
         AND NOT EXISTS (SELECT 1 FROM towline_jobs j

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from towline.core.throttle import Rates, org_of
 from towline.store.bodies import Parcel
+from towline.store.delivery_order import ordered
 from towline.store.rate_statements import HIT
 from towline.store.sql import Row, Statement
 
@@ -65,7 +66,7 @@ TAKE = Statement(
          received_us, last_seen_us)
       SELECT a.delivery_id, a.key, a.source, a.event_name, a.repo, a.body, a.job, 0, 0,
         {{now}}, {{now}}
-      FROM a ORDER BY a.ord ON CONFLICT (delivery_id, key) DO UPDATE
+      FROM a ORDER BY a.ord ON CONFLICT ({ordered("delivery_id")}, key) DO UPDATE
         SET copies = towline_deliveries.copies + 1, last_seen_us = {{now}}
       RETURNING key, job_id, CASE WHEN copies > 0 THEN body END AS body, copies
     ), n AS (

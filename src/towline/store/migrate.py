@@ -19,7 +19,7 @@ from towline.store.sqlite_library import sqlite3
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION_SQL = "SELECT version_num FROM towline_version"
 _ADVISORY_LOCK = 0x746F776C  # "towl"
-_UPGRADE_SECONDS = 60.0
+_UPGRADE_SECONDS = 600.0
 _alembic = threading.Lock()
 """Alembic keeps what it works on in globals: within a process, one migration at a time."""
 

@@ -6,6 +6,7 @@ A `Statement` is written once, as a template over the rows of a batch `b`:
     {epoch}  a new number that never goes back, one for each row: the fencing token
     {newer}  the same in DO UPDATE, allotted after the row was locked
     {skip_locked}  ends a subquery that picks rows to change, and leaves those in use alone
+    {row}    the column by which a store names a row where it lies
     {in_turn}  after FROM due: waits for others that pick jobs of the same repositories
 
 SQLite gets the batch as VALUES with numbered parameters, PostgreSQL as arrays through unnest, so
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 # Everybody waits in the same order, so that no two wait for each other.
 _IN_TURN = """, (
-      SELECT count(pg_advisory_xact_lock(1953460076, turns.turn))
+      SELECT count(pg_advisory_xact_lock(1953462124, turns.turn))
       FROM (SELECT DISTINCT hashtext(repo) AS turn FROM due WHERE repo IS NOT NULL ORDER BY 1)
         AS turns) AS waited"""
 
@@ -66,7 +67,7 @@ class Statement:
         batch = f"WITH b(ord,{','.join(self.columns)}) AS (VALUES {values}) "
         epoch = "((SELECT value FROM towline_epoch) + b.ord)"
         return batch + self.text.format(
-            now="?1", epoch=epoch, newer="excluded.token", skip_locked="", in_turn=""
+            now="?1", epoch=epoch, newer="excluded.token", skip_locked="", row="rowid", in_turn=""
         )
 
     @cached_property
@@ -96,7 +97,7 @@ class Statement:
         epoch = "nextval('towline_epoch')"
         skip = "FOR UPDATE SKIP LOCKED"
         return batch + self.text.format(
-            now=now, epoch=epoch, newer=epoch, skip_locked=skip, in_turn=_IN_TURN
+            now=now, epoch=epoch, newer=epoch, skip_locked=skip, row="ctid", in_turn=_IN_TURN
         )
 
 
