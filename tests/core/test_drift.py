@@ -275,6 +275,31 @@ def test_a_status_is_as_old_as_the_forges_own_clock_says(
     assert found.record.state == state
 
 
+@pytest.mark.parametrize(
+    ("asked_after", "before", "behind"),
+    [
+        (117, 0, 0),
+        (121, 0, 0),
+        (60, 0, 54),
+        (0, 0, 114),
+        (240, 0, -119),
+        (60, 58, 58),
+        (60, 90, 61),
+    ],
+)
+def test_a_look_shows_how_far_the_forges_clock_is_behind(
+    asked_after: int, before: int, behind: int
+) -> None:
+    """Only as far as it must be: the forge was asked at some time between two of ours."""
+    record = new_record("CHECKS_RUNNING")
+    known = replace(record.facts, behind_us=before * SECOND_US)
+    sight = snapshot(RED, asked_at=START_US / SECOND_US + asked_after)
+    looked_us = SOON_US - 5 * SECOND_US
+    found = correct(record._replace(facts=known), sight, CONTEXT, SOON_US, looked_us)
+    assert found is not None
+    assert found.record.facts.behind_us == behind * SECOND_US
+
+
 def test_a_look_that_was_overtaken_changes_nothing() -> None:
     """Something was heard after it began; but what has ended has ended."""
     record = new_record("APPROVED", updated_us=SOON_US)

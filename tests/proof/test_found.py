@@ -66,7 +66,7 @@ def test_a_queue_that_was_counted_no_further_stays_full(seed: int) -> None:
 
 
 def _whatever_the_forge_says(
-    known: Facts, word: Event, now_us: int, doubted_us: int | None, _behind_us: int | None
+    known: Facts, word: Event, now_us: int, doubted_us: int | None, *, exact: bool
 ) -> int:
     return first_heard_us(known, word, now_us, doubted_us)
 
@@ -77,3 +77,20 @@ def test_a_verdict_from_long_before_a_remedy_is_no_news() -> None:
     whatever = [instead(folding, "first_heard_us", _whatever_the_forge_says)]
     with without(Mutation("old-verdict", "an old verdict is none", "tow", whatever)):
         assert any("before its remedy" in one for one in play(745).violations)
+
+
+def _as_the_clock_here_says(known: Facts, *_times: int | None) -> int:
+    return known.behind_us
+
+
+def test_a_store_whose_clock_jumped_hears_of_failures_at_once() -> None:
+    """By its clock they were from before the remedy, each waited until it was stale."""
+    assert play(29025).violations == []
+    whatever = [instead(folding, "_behind", _as_the_clock_here_says)]
+    with without(Mutation("clocks-alike", "clocks differ", "tow", whatever)):
+        assert any("still under way" in one for one in play(29025).violations)
+
+
+def test_who_slept_over_its_turn_owes_the_breaker_nothing() -> None:
+    """It is stopped when it wakes, before it can tell that nobody answered."""
+    assert play(4329).violations == []

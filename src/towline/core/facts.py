@@ -111,6 +111,8 @@ class Facts:
     """By reviewer."""
     said: Mapping[str, Said] = field(default_factory=dict)
     """By outcome and the place of the signal that recognised it: `policy_passed/0`."""
+    behind_us: int = 0
+    """How far the forge's clock is behind ours, as far as looks have shown that it is."""
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

@@ -27,6 +27,8 @@ from towline.core.snapshot import Snapshot
 
 FORMER_HEADS: Final = 8
 _LONGEST_QUOTE: Final = 500
+_GRAIN_US: Final = 1_000_000
+"""Times of forges are whole seconds."""
 
 
 def fold(
@@ -69,15 +71,17 @@ def facts_of(
     `doubted_us` is when a remedy was tried whose effect is hoped for, `looked_us` when the look
     was begun.
     """
-    behind_us = None
-    if snapshot.asked_at is not None:
-        behind_us = (looked_us or heard_us) - int(snapshot.asked_at * 1_000_000)
+    before = known or Facts()
     seen = fold(Facts(), snapshot.pull, signals)
     if known is not None:
         seen = _with_what_is_not_shown(seen, known)
-    before = known or Facts()
+    if snapshot.asked_at is not None:
+        asked_us = int(snapshot.asked_at * 1_000_000)
+        before = replace(before, behind_us=_behind(before, asked_us, looked_us, heard_us))
+    seen = replace(seen, behind_us=before.behind_us)
+    exact = snapshot.asked_at is not None
     for word in (*snapshot.checks, *snapshot.comments):
-        first_us = first_heard_us(before, word, heard_us, doubted_us, behind_us)
+        first_us = first_heard_us(before, word, heard_us, doubted_us, exact=exact)
         seen = fold(seen, word, signals, patterns, first_us)
     for review in snapshot.reviews:
         seen = fold(seen, replace(review, reviewed_sha=None, head_sha=None), signals)
@@ -90,21 +94,29 @@ def facts_of(
     return seen
 
 
+def _behind(known: Facts, asked_us: int, looked_us: int | None, now_us: int) -> int:
+    """What was known, unless it cannot be: the forge was asked between these two times."""
+    behind_us = known.behind_us
+    if looked_us is not None:
+        behind_us = max(behind_us, looked_us - asked_us - _GRAIN_US)
+    return min(behind_us, now_us - asked_us + _GRAIN_US)
+
+
 def first_heard_us(
-    known: Facts, word: Event, now_us: int, doubted_us: int | None, behind_us: int | None = None
+    known: Facts, word: Event, now_us: int, doubted_us: int | None, *, exact: bool = False
 ) -> int:
     """The first word on a run that ended before a remedy is of the time it ended.
 
     What a known check says in another run is news, whatever the clock there says. Commit statuses
-    have their times from the forge itself: these can be told, where it is known how far its clock
-    is behind ours.
+    have their times from the forge itself: with `exact`, as after a look, which tells the forge's
+    time, these can be told as well.
     """
     if doubted_us is None or not isinstance(word, CheckChanged) or word.occurred_at is None:
         return now_us
-    then_us = int(word.occurred_at * 1_000_000) + (behind_us or 0)
-    known_within = 1 if behind_us is None else 2
-    is_before = then_us // 1_000_000 + known_within <= doubted_us // 1_000_000
-    is_told = behind_us is not None and word.check == "status"
+    then_us = int(word.occurred_at * 1_000_000) + known.behind_us
+    known_within = _GRAIN_US if exact else 0
+    is_before = (then_us + known_within) // 1_000_000 < doubted_us // 1_000_000
+    is_told = exact and word.check == "status"
     return max(1, then_us) if is_before and (is_told or _of_no_other_run(word, known)) else now_us
 
 
@@ -214,6 +226,7 @@ def _anew(facts: Facts, event: PullRequestChanged) -> Facts:
         author=facts.author,
         as_of=facts.as_of,
         head_since=event.occurred_at if event.action in ("opened", "synchronize") else None,
+        behind_us=facts.behind_us,
         former_heads=_with_former(facts, event.before_sha),
     )
 

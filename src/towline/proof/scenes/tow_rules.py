@@ -113,13 +113,17 @@ class TowRules:
         on_node(WORLD, self._stage.loop.call_later, _PROBE_SECONDS, look)
 
     def _nobody_answered(self, name: str, intent: Intent | None, event: PullEvent) -> None:
-        """That a call was not answered is told to the breaker, soon, unless it is open already."""
+        """That a call was not answered is told to the breaker, soon, unless it is open already.
+
+        Not by one that has just slept: it may have lost its turn to sweep.
+        """
         node, circuit = current.get(), self.circuits.get(f"breaker {GLOBAL}")
         if intent is None or intent.by != BY_SWEEP or not event.key.endswith("so far"):
             return
         if node is WORLD or (circuit is not None and circuit["opened_us"]):
             return
-        if self._stage.loop.time() - node.troubled_at < _TOLD_SECONDS:
+        well_since = max(node.troubled_at, node.paused_until)
+        if self._stage.loop.time() - well_since < _TOLD_SECONDS:
             return
         mark, failed = self._mark(node), self._failed()
 
