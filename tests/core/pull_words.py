@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from towline.core.events import (
@@ -155,3 +156,15 @@ def told(record: PullRecord | None, word: Event, context: Context = CONTEXT) -> 
     tracked = decide(record, word, context, entry(after=100))
     assert tracked is not None
     return tracked
+
+
+def hoped(state: State, *words: Event, **fields: Any) -> PullRecord:
+    """As a remedy leaves it, a minute after these words were heard."""
+    tried_us = START_US + 60 * SECOND_US
+    known = facts(pull(), *words)
+    heard = {name: replace(word, heard_us=START_US) for name, word in known.checks.items()}
+    known = replace(known, checks=heard, policy_heard_us=START_US)
+    judged = {n: replace(word, heard_us=START_US) for n, word in known.policy_checks.items()}
+    known = replace(known, policy_checks=judged)
+    fields = {"since_us": tried_us, "last_remediation_us": tried_us, **fields}
+    return new_record(state, facts=known, **fields)

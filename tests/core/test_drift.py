@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from tests.core.pull_words import (
     check,
     closed,
     facts,
+    hoped,
     merged,
     new_record,
     policy,
@@ -171,18 +171,6 @@ def test_a_head_that_moved_during_an_intervention_is_not_judged() -> None:
     assert looked(new_record("NEEDS_INTERVENTION"), pushed(by=PERSON)) is None
 
 
-def hoped(state: State, *words: Event, **fields: Any) -> PullRecord:
-    """As a remedy leaves it, a minute after these words were heard."""
-    tried_us = START_US + 60 * SECOND_US
-    known = facts(pull(), *words)
-    heard = {name: replace(word, heard_us=START_US) for name, word in known.checks.items()}
-    known = replace(known, checks=heard, policy_heard_us=START_US)
-    judged = {n: replace(word, heard_us=START_US) for n, word in known.policy_checks.items()}
-    known = replace(known, policy_checks=judged)
-    fields = {"since_us": tried_us, "last_remediation_us": tried_us, **fields}
-    return new_record(state, facts=known, **fields)
-
-
 SOON_US = START_US + 120 * SECOND_US
 STALE_US = START_US + 7200 * SECOND_US
 
@@ -252,52 +240,6 @@ def test_a_failure_that_is_first_seen_after_a_remedy_may_be_older() -> None:
     after = looked(hoped("CHECKS_RUNNING"), newer, at_us=SOON_US)
     assert after is not None
     assert after.record.state == "CHECKS_FAILED"
-
-
-@pytest.mark.parametrize(
-    ("asked_at", "new", "state"),
-    [
-        (1_000.0, policy("failure", 930, "again"), "POLICY_EVALUATING"),
-        (1_000.0, policy("failure", 985, "again"), "POLICY_FAILED"),
-        (1_000.0, policy("success", 985), "POLICY_PASSED"),
-        (None, policy("failure", 930, "again"), "POLICY_FAILED"),
-        (1_000.0, policy("failure", 930, check="check_run", run_id="7"), "POLICY_FAILED"),
-    ],
-)
-def test_a_status_is_as_old_as_the_forges_own_clock_says(
-    asked_at: float | None, new: CheckChanged, state: State
-) -> None:
-    """A forge that is behind by years tells how long ago; of a check run its app says when."""
-    sight = snapshot(GREEN, new, asked_at=asked_at)
-    looked_us = SOON_US - 5 * SECOND_US
-    found = correct(hoped("POLICY_EVALUATING", GREEN, REFUSED), sight, CONTEXT, SOON_US, looked_us)
-    assert found is not None
-    assert found.record.state == state
-
-
-@pytest.mark.parametrize(
-    ("asked_after", "before", "behind"),
-    [
-        (117, 0, 0),
-        (121, 0, 0),
-        (60, 0, 54),
-        (0, 0, 114),
-        (240, 0, -119),
-        (60, 58, 58),
-        (60, 90, 61),
-    ],
-)
-def test_a_look_shows_how_far_the_forges_clock_is_behind(
-    asked_after: int, before: int, behind: int
-) -> None:
-    """Only as far as it must be: the forge was asked at some time between two of ours."""
-    record = new_record("CHECKS_RUNNING")
-    known = replace(record.facts, behind_us=before * SECOND_US)
-    sight = snapshot(RED, asked_at=START_US / SECOND_US + asked_after)
-    looked_us = SOON_US - 5 * SECOND_US
-    found = correct(record._replace(facts=known), sight, CONTEXT, SOON_US, looked_us)
-    assert found is not None
-    assert found.record.facts.behind_us == behind * SECOND_US
 
 
 def test_a_look_that_was_overtaken_changes_nothing() -> None:

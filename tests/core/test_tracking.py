@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -347,15 +346,6 @@ def test_a_new_run_counts_whatever_its_clock_says() -> None:
     for conclusion, state in (("failure", "CHECKS_FAILED"), ("success", "CHECKS_PASSED")):
         found = told(remedied("CHECKS_RUNNING", RED), check(conclusion, 20, run_id="101"))
         assert found.record.state == state
-
-
-def test_a_failure_after_a_remedy_counts_where_the_forges_clock_is_known_to_be_behind() -> None:
-    """By our clock alone it would be from before."""
-    then = START_US / SECOND_US
-    for behind, state in ((0, "CHECKS_RUNNING"), (120, "CHECKS_FAILED")):
-        record = remedied("CHECKS_RUNNING", RED)
-        record = record._replace(facts=replace(record.facts, behind_us=behind * SECOND_US))
-        assert told(record, check("failure", then + 40, "lint")).record.state == state
 
 
 def test_what_a_remedy_hopes_for_resets_nothing_when_it_is_confirmed_only() -> None:
