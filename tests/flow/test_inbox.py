@@ -59,6 +59,28 @@ async def test_a_duplicate_makes_no_second_job(inbox: SqlInbox, jobs: SqlJobs) -
     assert (stored.copies, stored.body) == (20, BODY)
 
 
+async def test_new_and_repeated_ones_that_come_together_are_told_apart(
+    inbox: SqlInbox, jobs: SqlJobs
+) -> None:
+    """Each new one has a job that is due, also one that shares its subject with a repeated one."""
+    names = [f"{number:02d}" for number in range(90)]
+    subjects = {
+        name: f"github:acme/app#{int(name) // 6}" if name < "60" else None for name in names
+    }
+    old = names[::2]
+    first = {name: await inbox.take(arrival(name, subject=subjects[name])) for name in old}
+    assert set(await due(jobs)) == {taken.job_id for taken in first.values()}
+    again = [arrival(name, subject=subjects[name]) for name in names]
+    again = [one._replace(job=one.job._replace(id=f"{one.job.id}_again")) for one in again]
+    taken = dict(zip(names, await asyncio.gather(*map(inbox.take, again)), strict=True))
+    assert {name: taken[name].job_id for name in old} == {n: first[n].job_id for n in old}
+    new = {name: taken[name] for name in names[1::2]}
+    assert {one.status for one in new.values()} == {"accepted"}
+    assert set(await due(jobs)) == {one.job_id for one in new.values()}
+    for name, one in new.items():
+        assert name in {stored.delivery_id for stored in await inbox.of_job(one.job_id)}
+
+
 async def test_two_stores_take_a_delivery_once(inbox: SqlInbox, database: Database) -> None:
     """As two processes would: of each pair one is accepted."""
     other = SqlInbox(database, per_minute(1000))

@@ -27,7 +27,7 @@ from towline.wiring import database_for
 
 RATES = Rates(Rate(1, 1_000_000))
 LOOKUPS = [
-    (inbox.KNOWN_KEYS, ("id", "key")),
+    (inbox.KNOWN_KEYS, ("id", "key", 1)),
     (inbox.REPEAT, ("id", "key")),
     (inbox.THROTTLED, ("id", "key")),
     (inbox.FIND, ("id",)),

@@ -29,8 +29,9 @@ _AFTER_TROUBLE_SECONDS = 0.5
 _MOST_PER_CLAIM = 100
 _MOST_UNSETTLED = 1_000
 _A_CROWD_AT_THE_DOOR = 8
-_MOST_BESIDE_A_CROWD = 32
-_PAUSE_FOR_A_CROWD_SECONDS = 0.08
+_MOST_BESIDE_A_CROWD = 64
+_PAUSE_FOR_A_CROWD_SECONDS = 0.16
+"""Few at a time would cost as many commits as many do, and the door waits for each of them."""
 _log = logging.getLogger("towline.work")
 
 

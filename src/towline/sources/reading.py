@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, TypeAlias, TypeGuard
 from urllib.parse import parse_qsl, urlsplit
 
@@ -230,7 +231,12 @@ def repo_name(value: JsonValue) -> str | None:
     """`owner/name`, or a longer path where groups are nested."""
     if not isinstance(value, str) or len(value) > LONGEST_ID:
         return None
-    return value if _REPO.fullmatch(value) else None
+    return value if _is_repo(value) else None
+
+
+@lru_cache(maxsize=4096)
+def _is_repo(value: str) -> bool:
+    return _REPO.fullmatch(value) is not None
 
 
 def repo_of_url(value: JsonValue) -> str | None:

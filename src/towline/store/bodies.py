@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import zstandard
-
-from towline.ports.inbox import Arrival
 
 _LARGEST = 64 * 1024 * 1024
 
@@ -16,15 +14,21 @@ class _Tools(threading.local):
     """Each thread has its own: they must not be used by two at once."""
 
     def __init__(self) -> None:
-        self.compress = zstandard.ZstdCompressor(level=1).compress
+        compressor = zstandard.ZstdCompressor(level=1)
+        self.compress, self.compress_all = compressor.compress, compressor.multi_compress_to_buffer
         self.decompress = zstandard.ZstdDecompressor().decompress
 
 
 _tools = _Tools()
 
 
-def packed(body: bytes) -> bytes:
-    return _tools.compress(body)
+def packed(bodies: Sequence[bytes]) -> list[bytes]:
+    """In one call: what it works with stays in the cache, and nobody is asked for the
+    interpreter's lock between two of them. One at a time costs nearly twice as much."""
+    if not any(bodies):  # of which it would complain
+        return [_tools.compress(body) for body in bodies]
+    kept = _tools.compress_all(list(bodies))
+    return [kept[place].tobytes() for place in range(len(kept))]
 
 
 def unpacked(kept: bytes | None) -> bytes | None:
@@ -37,23 +41,3 @@ def unpacked(kept: bytes | None) -> bytes | None:
         return _tools.decompress(kept, max_output_size=_LARGEST)
     except zstandard.ZstdError:
         return None
-
-
-class Parcel(NamedTuple):
-    """An arrival, and its body as it is kept.
-
-    It is packed by the thread that serves, while another flight is under way. Packing gives the
-    interpreter's lock away, for each of which a writer's thread would fight the one that serves.
-    """
-
-    key: str
-    arrival: Arrival
-    body: bytes
-
-
-def parcel(arrival: Arrival) -> Parcel:
-    return Parcel(arrival.key, arrival, packed(arrival.body))
-
-
-def subject_of_parcel(parcel: Parcel) -> str | None:
-    return parcel.arrival.job.subject

@@ -118,19 +118,18 @@ class Coalescer(Generic[Item, Result]):
             item, future = self._waiting.popleft()
             if future.done():
                 continue
-            if self._is_held_back(item):
+            name = self._key(item) if self._key is not None else None
+            if name in self._aloft or self._has_company_aloft(item):
                 held_back.append((item, future))
                 continue
-            if self._key is not None:
-                self._aloft.add(self._key(item))
+            if name is not None:
+                self._aloft.add(name)
             passengers.append((item, future))
         self._waiting.extendleft(reversed(held_back))
         self._companies.update(self._companies_of(passengers))
         return passengers
 
-    def _is_held_back(self, item: Item) -> bool:
-        if self._key is not None and self._key(item) in self._aloft:
-            return True
+    def _has_company_aloft(self, item: Item) -> bool:
         return self._company is not None and self._company(item) in self._companies
 
     def _companies_of(

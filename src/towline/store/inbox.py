@@ -20,7 +20,7 @@ import orjson
 from towline.core.throttle import Rate, Rates, meters_of, verdict
 from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.ports.pruning import Pruned
-from towline.store.bodies import Parcel, parcel, subject_of_parcel, unpacked
+from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
 from towline.store.delivery_order import ordered
 from towline.store.document_statements import noting
@@ -39,13 +39,14 @@ _SAME = f"""{ordered("towline_deliveries.delivery_id")} = {ordered("b.delivery_i
 _OF_THAT_ID = f"""{ordered("d.delivery_id")} = {ordered("b.delivery_id")}
       AND d.delivery_id = b.delivery_id"""
 
-# The texts of those that are known, as one row: see `Statement.silent`.
+# After so many were stored: who was there before them lies before them. As one row, see `silent`.
 KNOWN_KEYS = Statement(
     "known keys",
-    {"delivery_id": "text", "key": "text"},
+    {"delivery_id": "text", "key": "text", "stored": "bigint"},
     f"""
     SELECT json_group_array(d.key) FROM b JOIN towline_deliveries d
     ON {ordered("d.delivery_id")} = {ordered("b.delivery_id")} AND d.key = b.key
+    WHERE d.{{row}} <= (SELECT max({{row}}) FROM towline_deliveries) - b.stored
     """,
     writes=False,
 )
@@ -71,9 +72,9 @@ STORE = Statement(
       (delivery_id, key, source, event_name, repo, body, job_id, throttled, copies,
        received_us, last_seen_us)
     SELECT b.delivery_id, b.key, b.source, b.event_name, b.repo, b.body, b.job_id,
-      0, 0, {now}, {now} FROM b
+      0, 0, {now}, {now} FROM b WHERE true ON CONFLICT DO NOTHING
     """,
-    silent=True,
+    counts=True,
 )  # fmt: skip
 
 WAITING = Statement(
@@ -166,10 +167,10 @@ class SqlInbox:
         self._database = database
         self._rates = rates
         self._pruned = Mark()
-        self._takes: Coalescer[Parcel, Taken] = Coalescer(
+        self._takes: Coalescer[Arrival, Taken] = Coalescer(
             self._fly,
             key=itemgetter(0),
-            company=subject_of_parcel,
+            company=_subject_of,
             seats=database.seats,
             lanes=database.lanes,
             even=True,
@@ -180,33 +181,32 @@ class SqlInbox:
         )
 
     def take(self, arrival: Arrival) -> asyncio.Future[Taken]:
-        return self._takes.submit(parcel(arrival))
+        return self._takes.submit(arrival)
 
-    async def _fly(self, parcels: list[Parcel]) -> list[Taken]:
+    async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:
         if self._database.far:
-            return await self._fly_at_once(parcels)
-        taken = await self._database.transact(lambda: _taking(parcels, self._rates))
-        return [taken[parcel.key] for parcel in parcels]
+            return await self._fly_at_once(arrivals)
+        taken = await self._database.transact(lambda: _taking(arrivals, self._rates))
+        return [taken[arrival.key] for arrival in arrivals]
 
-    async def _fly_at_once(self, parcels: list[Parcel]) -> list[Taken]:
-        rows = rows_at_once(parcels, _MOST_PASSENGERS, self._rates)
+    async def _fly_at_once(self, arrivals: list[Arrival]) -> list[Taken]:
+        rows = rows_at_once(arrivals, _MOST_PASSENGERS, self._rates)
         found = {row[0]: row for row in await self._database.run(TAKE, rows)}
-        late = _late_ones(parcels, found)
+        late = _late_ones(arrivals, found)
         if late:
             await self._database.run(THROTTLED, late)
-        return [_told_at_once(one, found[one.key]) for one in parcels]
+        return [_told_at_once(arrival, found[arrival.key]) for arrival in arrivals]
 
     async def take_all(self, arrivals: Sequence[Arrival], note: Note | None) -> list[Taken] | None:
         taking = _taking_at_once if self._database.far else _taking
-        parcels = [parcel(arrival) for arrival in arrivals]
 
         def script() -> Script[list[Taken] | None]:
             if note is not None and not (yield from noting(note)):
                 return None
-            if not parcels:
+            if not arrivals:
                 return []
-            taken = yield from taking(parcels, self._rates)
-            return [taken[one.key] for one in parcels]
+            taken = yield from taking(arrivals, self._rates)
+            return [taken[arrival.key] for arrival in arrivals]
 
         return await self._database.transact(script)
 
@@ -243,34 +243,41 @@ def _stored(row: Row) -> Stored:
     return stored._replace(body=unpacked(stored.body))
 
 
-def _told_at_once(parcel: Parcel, row: Row) -> Taken:
+def _subject_of(arrival: Arrival) -> str | None:
+    return arrival.job.subject
+
+
+def _told_at_once(arrival: Arrival, row: Row) -> Taken:
     _, job_id, first_body, copies, delay_us = row
-    return _repeated(parcel.arrival, job_id, first_body) if copies else _told(job_id, delay_us)
+    return _repeated(arrival, job_id, first_body) if copies else _told(job_id, delay_us)
 
 
-def _late_ones(parcels: Sequence[Parcel], found: Mapping[str, Row]) -> list[Row]:
-    return [(one.arrival.delivery_id, one.key) for one in parcels if found[one.key][4]]
+def _late_ones(arrivals: Sequence[Arrival], found: Mapping[str, Row]) -> list[Row]:
+    return [(arrival.delivery_id, arrival.key) for arrival in arrivals if found[arrival.key][4]]
 
 
-def _taking_at_once(parcels: Sequence[Parcel], rates: Rates) -> Script[dict[str, Taken]]:
-    rows = yield TAKE, rows_at_once(parcels, _MOST_PASSENGERS, rates)
+def _taking_at_once(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
+    rows = yield TAKE, rows_at_once(arrivals, _MOST_PASSENGERS, rates)
     found = {row[0]: row for row in rows}
-    late = _late_ones(parcels, found)
+    late = _late_ones(arrivals, found)
     if late:
         yield THROTTLED, late
-    return {one.key: _told_at_once(one, found[one.key]) for one in parcels}
+    return {arrival.key: _told_at_once(arrival, found[arrival.key]) for arrival in arrivals}
 
 
-def _taking(parcels: Sequence[Parcel], rates: Rates) -> Script[dict[str, Taken]]:
-    """For a store with one writer: between two of its steps nobody else writes."""
-    told = yield from _repeating([parcel.arrival for parcel in parcels])
-    unknown = [parcel for parcel in parcels if parcel.key not in told]
-    if not unknown:
+def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
+    """For a store with one writer: between two of its steps nobody else writes.
+
+    Most are new, so all are stored, and who could not be is looked for only if some were not.
+    """
+    waiting = yield from _waiting(arrivals)
+    job_of = _assign(arrivals, waiting)
+    counts = yield STORE, _rows(arrivals, job_of)
+    stored = sum(row[0] for row in counts)
+    told = (yield from _repeating(arrivals, stored)) if stored < len(arrivals) else {}
+    new = [arrival for arrival in arrivals if arrival.key not in told]
+    if not new:
         return told
-    new = [parcel.arrival for parcel in unknown]
-    waiting = yield from _waiting(new)
-    job_of = _assign(new, waiting)
-    yield STORE, [_row(parcel, job_of[parcel.key]) for parcel in unknown]
     delays = yield from _throttling(new, rates)
     late = [(arrival.delivery_id, arrival.key) for arrival in new if delays.get(arrival.key)]
     if late:
@@ -281,23 +288,24 @@ def _taking(parcels: Sequence[Parcel], rates: Rates) -> Script[dict[str, Taken]]
     return told
 
 
-def _repeating(arrivals: Sequence[Arrival]) -> Script[dict[str, Taken]]:
-    """What is told of those that were taken in before."""
-    rows = yield KNOWN_KEYS, [(arrival.delivery_id, arrival.key) for arrival in arrivals]
+def _repeating(arrivals: Sequence[Arrival], stored: int) -> Script[dict[str, Taken]]:
+    """What is told of those that were taken in before; `stored` are new."""
+    rows = yield KNOWN_KEYS, [(arrival.delivery_id, arrival.key, stored) for arrival in arrivals]
     known = {key for row in rows for key in orjson.loads(row[0])}
-    if not known:
-        return {}
     old = {arrival.key: arrival for arrival in arrivals if arrival.key in known}
     rows = yield REPEAT, [(arrival.delivery_id, arrival.key) for arrival in old.values()]
     return {key: _repeated(old[key], job_id, body) for key, job_id, body in rows}
 
 
-def _row(parcel: Parcel, job_id: str) -> Row:
-    arrival = parcel.arrival
-    return (
-        arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
-        parcel.body, job_id,
-    )  # fmt: skip
+def _rows(arrivals: Sequence[Arrival], job_of: Mapping[str, str]) -> list[Row]:
+    bodies = packed([arrival.body for arrival in arrivals])
+    return [
+        (
+            arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
+            body, job_of[arrival.key],
+        )
+        for arrival, body in zip(arrivals, bodies, strict=True)
+    ]  # fmt: skip
 
 
 def _waiting(arrivals: Sequence[Arrival]) -> Script[dict[str, tuple[str, int]]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from towline.core.throttle import Rates, org_of
-from towline.store.bodies import Parcel
+from towline.ports.inbox import Arrival
+from towline.store.bodies import packed
 from towline.store.delivery_order import ordered
 from towline.store.rate_statements import HIT
 from towline.store.sql import Row, Statement
@@ -102,15 +103,19 @@ TAKE = Statement(
 )  # fmt: skip
 
 
-def row_at_once(parcel: Parcel, most: int, rates: Rates) -> Row:
-    arrival, job = parcel.arrival, parcel.arrival.job
+def rows_at_once(arrivals: Sequence[Arrival], most: int, rates: Rates) -> list[Row]:
+    bodies = packed([arrival.body for arrival in arrivals])
+    return [
+        row_at_once(arrival, body, most, rates)
+        for arrival, body in zip(arrivals, bodies, strict=True)
+    ]
+
+
+def row_at_once(arrival: Arrival, body: bytes, most: int, rates: Rates) -> Row:
+    job = arrival.job
     org = org_of(arrival.repo) if rates.org is not None and arrival.repo is not None else None
     return (
         arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
-        parcel.body, job.id, job.queue, job.kind, job.params, job.subject, job.priority,
+        body, job.id, job.queue, job.kind, job.params, job.subject, job.priority,
         job.max_attempts, job.trace, most, *rates.repo, org, *(rates.org or _NO_RATE),
     )  # fmt: skip
-
-
-def rows_at_once(parcels: Sequence[Parcel], most: int, rates: Rates) -> list[Row]:
-    return [row_at_once(parcel, most, rates) for parcel in parcels]

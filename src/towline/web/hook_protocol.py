@@ -47,7 +47,7 @@ class _Delivery:
     message_event: Final = _Nobody()
     __slots__ = (
         "bodiless", "chunks", "disconnected", "headers", "inside", "keep_alive", "length",
-        "provider", "response_complete", "source", "whole",
+        "provider", "response_complete", "source", "under_way", "whole",
     )  # fmt: skip
 
     def __init__(self, headers: dict[str, str], keep_alive: bool) -> None:
@@ -63,6 +63,8 @@ class _Delivery:
         """It counts among those under way."""
         self.whole = False
         """Its body is complete, so that its answer will come."""
+        self.under_way: Any = None
+        """What it waits for; uvicorn waits for it as well when it stops."""
         self.response_complete = False
         self.disconnected = False
 
@@ -213,19 +215,15 @@ class HookProtocol(HttpToolsProtocol):
             self._answer(cycle, answer_of(problem))
 
     def _deliver(self, cycle: _Delivery) -> None:
-        """By a callback, which is cheaper than a task; a trace or a deadline of its own needs one.
-
-        uvicorn waits for what is in `tasks` when it stops.
-        """
+        """By a callback, cheaper than a task; a trace or a deadline of its own needs one."""
         given = (cycle.source, cycle.provider, cycle.headers, cycle.body())
         cycle.chunks.clear()
         if cycle.source in self.hooks.needs_task or not tracing.off():
-            under_way: Any = self.loop.create_task(self._take(cycle, *given))
+            cycle.under_way = self.loop.create_task(self._take(cycle, *given))
         else:
-            under_way = self.hooks.start(*given, partial(self._answer, cycle))
-        if under_way is not None:
-            self.tasks.add(under_way)
-            under_way.add_done_callback(self.tasks.discard)
+            cycle.under_way = self.hooks.start(*given, partial(self._answer, cycle))
+        if cycle.under_way is not None:
+            self.tasks.add(cycle.under_way)
 
     async def _take(self, cycle: _Delivery, *given: Any) -> None:
         try:
@@ -242,6 +240,8 @@ class HookProtocol(HttpToolsProtocol):
         if cycle.inside:
             cycle.inside = False
             self.hooks.leave(cycle.length)
+        if cycle.under_way is not None:
+            self.tasks.discard(cycle.under_way)
 
     def _answer(self, cycle: _Delivery, answer: Answer, *, close: bool = False) -> None:
         """Write it, unless nobody is there any more, and go on to what comes next."""
