@@ -144,7 +144,6 @@ class EmbeddedWorker:
             task = loop.create_task(self._run(job, sent_at))
             self._running.add(task)
             task.add_done_callback(self._ended)
-        await asyncio.sleep(0)  # they begin before more is asked of the store
         return len(claimed)
 
     async def _run(self, job: Claimed, sent_at: float) -> None:

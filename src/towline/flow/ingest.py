@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -211,7 +211,7 @@ def _answered(delivery: Delivery) -> Receipt:
 
 
 def new_job_id(clock: Clock) -> str:
-    return job_id(clock.now_us(), os.urandom(8))
+    return job_id(clock.now_us(), secrets.token_bytes(8))
 
 
 def storable(text: str) -> str:
