@@ -35,7 +35,7 @@ async def client(sim: Forge) -> AsyncIterator[GitHubForge]:
         sim.url,
         sim.clock,
         token=TOKEN,
-        deadline_seconds=1,
+        deadline_seconds=3,
         sleep=Naps(sim.clock),
         mergeable_waits=(1.5, 4.0),
     )
