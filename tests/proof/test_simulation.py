@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from typing import Final
 
 import pytest
 
 from towline.proof.gate import seeds_of, try_without
 from towline.proof.loop import SimLoop
-from towline.proof.mutations import NoLongerFits, all_mutations, sql, without
+from towline.proof.mutations import Mutation, NoLongerFits, all_mutations, sql, without
 from towline.proof.play import SCENES, Endless, bounded, play
 from towline.proof.sweep import same_again, shrunk, sweep, try_all
 from towline.store import job_statements
@@ -19,6 +20,28 @@ from towline.store import job_statements
 CORES = os.cpu_count() or 1
 SEEDS = 1_000
 SEEDS_PER_SAFEGUARD = 300
+RARE: Final = {
+    "swap-any-token": 224,
+    "same-token-on-takeover": 224,
+    "renewal-dies-silently": 428,
+    "release-of-any-token": 162,
+    "clients-clock": 141,
+    "ghost-lock": 883,
+    "slots-never-expire": 449,
+    "rate-forgets": 211,
+    "slot-over-release": 1513,
+    "effect-not-looked-for": 304,
+    "heartbeat-of-any-token": 1773,
+    "lost-reply-not-read-back": 192,
+    "inflight-without-limit": 144,
+    "push-without-lock": 230,
+    "own-pull-not-adopted": 174,
+    "refusal-forgotten-in-a-crash": 867,
+    "opening-not-written-down": 174,
+    "openings-of-others-not-seen": 174,
+    "cooldown-by-the-own-clock": 895,
+}
+"""Few seeds miss these; where this one still does, the others need not be played."""
 
 
 @pytest.mark.slow
@@ -37,9 +60,16 @@ def test_a_thousand_seeds() -> None:
 @pytest.mark.timeout(900)
 def test_every_safeguard_is_missed_when_it_is_gone() -> None:
     """Each is taken out in turn, and some seed of its scene notices."""
-    caught = list(try_all(list(all_mutations()), SEEDS_PER_SAFEGUARD, CORES))
+    safeguards = all_mutations()
+    missed = {name for name, seed in RARE.items() if is_missed(safeguards[name], seed)}
+    caught = list(try_all(sorted(safeguards.keys() - missed), SEEDS_PER_SAFEGUARD, CORES))
     assert [one.name for one in caught if one.seed is None] == []
-    assert len(caught) >= 100
+    assert len(safeguards) >= 100
+
+
+def is_missed(safeguard: Mutation, seed: int) -> bool:
+    with without(safeguard):
+        return bool(play(seed).violations)
 
 
 @pytest.mark.slow
