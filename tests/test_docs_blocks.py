@@ -28,8 +28,8 @@ from towline.ports.fixer import Plan
 from towline.sources import SOURCES, ci
 from towline.wiring import database_for
 
-CHECKED_BY_LANGUAGE = ("toml", "json", "sql", "mermaid")
-"""`mermaid` is compared with what `scripts.reference` writes."""
+CHECKED_BY_LANGUAGE = ("toml", "json", "sql", "mermaid", "nginx")
+"""`mermaid` is compared with what `scripts.reference` writes, `nginx` runs in `tests/deploy`."""
 WORDS_OF_OTHERS = {"docs/how-to/write-a-fixer.md": ("[project.entry-points",)}
 """TOML that is not ours: a package's own file."""
 
