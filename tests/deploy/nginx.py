@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import shutil
 import socket
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from tests.certificates import self_signed
 from tests.servers import PrivateServer
 
 PROGRAM = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
@@ -26,8 +19,7 @@ class Nginx(PrivateServer):
     def __init__(self, servers: str, replaced: Sequence[tuple[str, str]]) -> None:
         """`servers` is taken as it is written, but for the first of each pair."""
         super().__init__()
-        self.certificate = self.folder / "hooks.pem"
-        self._key = self.folder / "hooks.key"
+        self.certificate = self_signed(self.folder)
         self._servers = servers
         self._replaced = replaced
 
@@ -36,7 +28,6 @@ class Nginx(PrivateServer):
         return f"https://{self.host}:{self.port}"
 
     def _command(self) -> list[str]:
-        _sign_for(self.host, self.certificate, self._key)
         configuration = self.folder / "nginx.conf"
         configuration.write_text("\n".join(self._configuration()))
         assert PROGRAM is not None
@@ -48,7 +39,7 @@ class Nginx(PrivateServer):
             *self._replaced,
             ("listen 443 ssl", f"listen {self.host}:{self.port} ssl"),
             ("/etc/ssl/hooks.example.pem", str(self.certificate)),
-            ("/etc/ssl/hooks.example.key", str(self._key)),
+            ("/etc/ssl/hooks.example.key", str(self.certificate)),
         ):
             assert text.count(shown) == 1, f"{shown} is not there, or not once"
             text = text.replace(shown, here)
@@ -60,31 +51,3 @@ class Nginx(PrivateServer):
     def _answers(self) -> bool:
         with socket.socket() as line:
             return line.connect_ex((self.host, self.port)) == 0
-
-
-def _sign_for(address: str, certificate: Path, key: Path) -> None:
-    """A certificate for an address, by itself, for a day."""
-    private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hooks.example")])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False
-        )
-        .sign(private, hashes.SHA256())
-    )
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key.write_bytes(
-        private.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
