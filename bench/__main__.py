@@ -22,6 +22,7 @@ from bench.runner import ROOT, Stage, samples
 from bench.suites import SUITES
 
 DOCS = ROOT / "docs" / "benchmarks"
+KEPT = "results.json"
 
 console = Console()
 
@@ -30,6 +31,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="suite", help=f"any of {', '.join(SUITES)}")
     parser.add_argument("--rounds", type=int, help="default 3, or 1 if quick or long")
+    parser.add_argument(
+        "--more", action="store_true", help="add the rounds to those that the page has"
+    )
     parser.add_argument("--quick", action="store_true", help="short samples, no page")
     parser.add_argument("--json", type=Path, help="write the samples to this file as well")
     parser.add_argument("--docs", type=Path, help="write the page here; default docs/benchmarks")
@@ -39,6 +43,8 @@ def arguments() -> argparse.Namespace:
         parser.error(f"no such suite: {', '.join(sorted(unknown))}")
     if asked.rounds is not None and asked.rounds < 1:
         parser.error("--rounds is at least 1")
+    if asked.more and asked.quick:
+        parser.error("--more is for full samples: those of --quick cannot be compared with them")
     return asked
 
 
@@ -49,6 +55,8 @@ def main() -> int:
     with Stage() as stage:
         results = Results(description(stage.folder), versions())
         measure(stage, chosen, rounds, asked.quick, results)
+    if asked.more:
+        results.join_older((asked.docs or DOCS) / KEPT)
     for suite in chosen:
         show(suite, results.suites[suite.name])
     if any(suite.goals for suite in chosen):
@@ -139,7 +147,7 @@ def show_goals(chosen: list[Suite], results: Results) -> None:
 
 def write_docs(results: Results, docs: Path) -> None:
     """Suites that were not measured now keep the figures of an earlier run, and their page."""
-    kept = docs / "results.json"
+    kept = docs / KEPT
     written_now = pages(results)
     results.absorb_older(kept)
     results.save(kept)

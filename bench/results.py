@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,25 @@ class Results:
 
     def absorb_older(self, path: Path) -> None:
         """Keep the suites of an earlier run that this one did not repeat."""
-        if not path.exists():
-            return
-        older = json.loads(path.read_text())["suites"]
-        for name, suite in older.items():
-            if name not in self.suites:
-                taken = [Sample(**sample) for sample in suite.pop("samples")]
-                self.suites[name] = SuiteResult(**suite, samples=taken)
+        self.suites |= {k: v for k, v in _suites_in(path).items() if k not in self.suites}
+
+    def join_older(self, path: Path) -> None:
+        """Count the rounds of an earlier run before those of this one."""
+        older = _suites_in(path)
+        for name in self.suites.keys() & older.keys():
+            now, before = self.suites[name], older[name]
+            later = [replace(sample, round=sample.round + before.rounds) for sample in now.samples]
+            now.samples, now.rounds = before.samples + later, before.rounds + now.rounds
+
+
+def _suites_in(path: Path) -> dict[str, SuiteResult]:
+    if not path.exists():
+        return {}
+    kept = json.loads(path.read_text())["suites"]
+    return {
+        name: SuiteResult(**suite | {"samples": [Sample(**one) for one in suite["samples"]]})
+        for name, suite in kept.items()
+    }
 
 
 def _rounded(value: Any) -> Any:
