@@ -202,7 +202,7 @@ class Service:
                 self._own_bell,
                 self.clock,
                 hands,
-                at_the_door=lambda: self.hooks.active,
+                crowd_at_the_door=self.hooks.crowded,
             )
         from towline.engines.celery_worker import CeleryWorker
 

@@ -35,7 +35,7 @@ async def test_hands_that_become_free_during_the_pause_are_seen(tmp_path: Path) 
 
     rules = WorkRules("worker", 60.0, 60.0, Backoff(1, 1), repo_limit=100)
     crew = Crew(jobs, {"nothing": nothing}, clock, rules)
-    worker = EmbeddedWorker(jobs, crew, bell, clock, HANDS, at_the_door=lambda: 100)
+    worker = EmbeddedWorker(jobs, crew, bell, clock, HANDS, crowd_at_the_door=lambda: True)
     for number in range(3 * HANDS):
         await jobs.enqueue(NewJob(f"job_{number:03}", OWN_QUEUE, "nothing"))
     running = asyncio.create_task(worker.run())

@@ -11,23 +11,15 @@ from towline.core.events import Event
 from towline.core.facts import Facts
 from towline.core.folding import first_heard_us
 from towline.flow.submit_limits import _Tally
-from towline.git.repositories import GitRepositories
 from towline.idempotency.ledger import Ledger
 from towline.proof.mutations import Mutation, instead, without
-from towline.proof.mutations_of_fix import NoLock
 from towline.proof.play import play
 
-_rule, _push = Ledger._rule, GitRepositories._push
+_rule = Ledger._rule
 
 
 async def _from_now_on(self: Ledger, draft: Any, record: Any, now: int, sent_at: float) -> Any:
     return await _rule(self, draft, record, now, self._clock.monotonic())
-
-
-async def _come_what_may(
-    self: GitRepositories, tree: Any, branch: str, commit: str, lease: Any
-) -> str | None:
-    return await _push(self, tree, branch, commit, NoLock())
 
 
 def _whatever_was_counted(self: _Tally) -> int:
@@ -40,14 +32,6 @@ def test_a_claim_whose_answer_was_lost_counts_from_when_it_was_sent() -> None:
     claims = [instead(Ledger, "_rule", _from_now_on)]
     with without(Mutation("found-later", "a claim counts from its first round", "keys", claims)):
         assert any("works on" in one for one in play(46193).violations)
-
-
-def test_who_slept_before_a_push_asks_whether_it_still_may() -> None:
-    """Its turn to write to the repository had gone to another while it slept."""
-    assert play(59345).violations == []
-    pushes = [instead(GitRepositories, "_push", _come_what_may)]
-    with without(Mutation("pushes-anyway", "a lock is checked before a push", "fix", pushes)):
-        assert any("works on a push" in one for one in play(59345).violations)
 
 
 @pytest.mark.parametrize("seed", [50814, 68944])
@@ -77,18 +61,6 @@ def test_a_verdict_from_long_before_a_remedy_is_no_news() -> None:
     whatever = [instead(folding, "first_heard_us", _whatever_the_forge_says)]
     with without(Mutation("old-verdict", "an old verdict is none", "tow", whatever)):
         assert any("before its remedy" in one for one in play(745).violations)
-
-
-def _as_the_clock_here_says(known: Facts, *_times: int | None) -> int:
-    return known.behind_us
-
-
-def test_a_store_whose_clock_jumped_hears_of_failures_at_once() -> None:
-    """By its clock they were from before the remedy, each waited until it was stale."""
-    assert play(29025).violations == []
-    whatever = [instead(folding, "_behind", _as_the_clock_here_says)]
-    with without(Mutation("clocks-alike", "clocks differ", "tow", whatever)):
-        assert any("still under way" in one for one in play(29025).violations)
 
 
 def test_who_slept_over_its_turn_owes_the_breaker_nothing() -> None:

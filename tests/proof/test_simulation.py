@@ -31,14 +31,14 @@ RARE: Final = {
     "rate-forgets": 211,
     "slot-over-release": 1513,
     "effect-not-looked-for": 304,
-    "heartbeat-of-any-token": 1773,
+    "heartbeat-of-any-token": 2753,
     "lost-reply-not-read-back": 192,
     "inflight-without-limit": 144,
     "push-without-lock": 230,
-    "own-pull-not-adopted": 174,
+    "own-pull-not-adopted": 237,
     "refusal-forgotten-in-a-crash": 867,
-    "opening-not-written-down": 174,
-    "openings-of-others-not-seen": 174,
+    "opening-not-written-down": 440,
+    "openings-of-others-not-seen": 440,
     "cooldown-by-the-own-clock": 895,
 }
 """Few seeds miss these; where this one still does, the others need not be played."""

@@ -3,8 +3,8 @@
 The bell wakes this process at once. Others that share the store are told only while this one has
 its hands full; several rings share one message.
 
-The door goes first: while many requests are under way in this process, its workers take little,
-so that a storm is taken in before it is worked on. Processes without a door work on meanwhile.
+The door goes first: while there is a crowd at that of this process, its workers take little, so
+that a storm is taken in before it is worked on. Processes without a door work on meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _BETWEEN_SHOUTS_SECONDS = (0.005, 0.01, 0.02)
 _AFTER_TROUBLE_SECONDS = 0.5
 _MOST_PER_CLAIM = 100
 _MOST_UNSETTLED = 1_000
-_A_CROWD_AT_THE_DOOR = 8
 _MOST_BESIDE_A_CROWD = 64
 _PAUSE_FOR_A_CROWD_SECONDS = 0.16
 """Few at a time would cost as many commits as many do, and the door waits for each of them."""
@@ -83,11 +82,10 @@ class EmbeddedWorker:
         bell: ShoutingBell,
         clock: Clock,
         concurrency: int,
-        at_the_door: Callable[[], int] = lambda: 0,
+        crowd_at_the_door: Callable[[], bool] = lambda: False,
         poll_seconds: float = _POLL_SECONDS,
     ) -> None:
-        """`at_the_door` tells how many requests this process has under way."""
-        self._at_the_door = at_the_door
+        self._crowd_at_the_door = crowd_at_the_door
         self._poll_seconds = poll_seconds
         self._jobs = jobs
         self._crew = crew
@@ -107,7 +105,7 @@ class EmbeddedWorker:
             while not self._stopping:
                 heard.clear()
                 most = _MOST_PER_CLAIM
-                if self._at_the_door() >= _A_CROWD_AT_THE_DOOR:
+                if self._crowd_at_the_door():
                     await asyncio.sleep(_PAUSE_FOR_A_CROWD_SECONDS)
                     most = _MOST_BESIDE_A_CROWD
                 room = min(self._room(), most)
@@ -144,6 +142,8 @@ class EmbeddedWorker:
             task = loop.create_task(self._run(job, sent_at))
             self._running.add(task)
             task.add_done_callback(self._ended)
+        if claimed:
+            await asyncio.sleep(0)  # they begin before the store is asked for more
         return len(claimed)
 
     async def _run(self, job: Claimed, sent_at: float) -> None:

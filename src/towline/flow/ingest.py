@@ -233,4 +233,7 @@ def _payload(delivery: Delivery, body: bytes) -> bytes:
 
 def _priority(delivery: Delivery) -> int:
     """A person waits for what they ordered."""
-    return _URGENT if any(isinstance(e, CommandGiven | Commented) for e in delivery.events) else 0
+    for event in delivery.events:
+        if isinstance(event, CommandGiven | Commented):
+            return _URGENT
+    return 0

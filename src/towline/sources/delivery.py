@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from towline.core.canonical import JsonValue
 from towline.core.events import Event
@@ -48,8 +47,7 @@ class Malformed(DeliveryRejected):
     code = "malformed"
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A request that is genuine and well-formed.
 
     `delivery_id` is what the sender or an operator would look for; `key` is what duplicates

@@ -19,6 +19,7 @@ import orjson
 
 from towline.core.throttle import Rate, Rates, meters_of, verdict
 from towline.ports.inbox import Arrival, Note, Stored, Taken
+from towline.ports.jobs import NewJob
 from towline.ports.pruning import Pruned
 from towline.store.bodies import packed, unpacked
 from towline.store.coalesce import Coalescer
@@ -368,14 +369,19 @@ def _queueing(
     for arrival in new:
         job_id = job_of[arrival.key]
         if job_id not in waiting and job_id not in jobs:
-            delay = delays.get(arrival.key, 0)
-            jobs[job_id] = arrival.job._replace(id=job_id, delay_us=delay)
+            jobs[job_id] = _job_of(arrival, job_id, delays.get(arrival.key, 0))
     if jobs:
         yield ENQUEUE_SILENTLY, list(jobs.values())
     joining = [(job, count - (job in jobs)) for job, count in sorted(aboard.items())]
     joining = [(job, count) for job, count in joining if count]
     if joining:
         yield JOIN, joining
+
+
+def _job_of(arrival: Arrival, job_id: str, delay_us: int) -> NewJob:
+    if job_id == arrival.job.id and not delay_us:  # nearly always
+        return arrival.job
+    return arrival.job._replace(id=job_id, delay_us=delay_us)
 
 
 def _told(job_id: str, delay_us: int | None) -> Taken:
