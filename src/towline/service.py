@@ -20,6 +20,7 @@ from towline.core.recovery import app_hook, repo_hook
 from towline.core.retry import Backoff
 from towline.core.submission import Keep
 from towline.core.throttle import Rates, per_minute
+from towline.engines.crowd import Crowd
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import Rejected
 from towline.flow.bridge import Bridge
@@ -202,7 +203,7 @@ class Service:
                 self._own_bell,
                 self.clock,
                 hands,
-                crowd_at_the_door=self.hooks.crowded,
+                Crowd(lambda: self.hooks.entered, self.clock),
             )
         from towline.engines.celery_worker import CeleryWorker
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from tests.clocks import ManualClock
 from towline.core.retry import Backoff
+from towline.engines.crowd import Crowd
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.flow.work import Crew, WorkRules
 from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob
@@ -13,6 +17,7 @@ from towline.store.clock import SystemClock
 from towline.store.jobs import SqlJobs
 from towline.wiring import database_for
 
+LOOK = 0.2
 HANDS = 32
 """As many as are taken beside a crowd: after one claim all hands are full."""
 
@@ -47,3 +52,19 @@ async def test_hands_that_become_free_during_the_pause_are_seen(tmp_path: Path) 
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await database.aclose()
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "cpu_seconds", "crowd"),
+    [(1000, 0.19, True), (1000, 0.02, False), (2, 0.19, False), (0, 0.0, False)],
+    ids=["a storm", "a store that is far away", "work of its own", "nothing"],
+)
+def test_what_is_a_crowd(deliveries: int, cpu_seconds: float, crowd: bool) -> None:
+    """Many deliveries, and no time left; it is gone as soon as they are."""
+    clock, come, used = ManualClock(), 5, 3.0
+    look = Crowd(lambda: come, clock, lambda: used)
+    clock.advance(LOOK)
+    come, used = come + deliveries, used + cpu_seconds
+    assert look() == look() == crowd
+    clock.advance(LOOK)
+    assert not look()

@@ -24,10 +24,7 @@ from tests.web.front_door import (
     short_way,
     until,
 )
-from towline.store.sqlite import path_of
-from towline.store.sqlite_library import sqlite3
 
-CROWD = 8
 EXPECTS = "expect: 100-continue"
 SOON = 0.3
 """The patience of the server in tests that use it up."""
@@ -160,30 +157,6 @@ async def test_too_many_at_once(sqlite_url: str) -> None:
             assert [(await one.reply()).status, (await two.reply()).status] == [202, 202]
         assert (await door.post(third)).status_code == 202
         assert len(await door.inbox()) == 3
-
-
-async def test_a_crowd_is_who_waits_for_the_store(sqlite_url: str) -> None:
-    """Workers make room for deliveries that are being stored, not for senders that are slow."""
-    async with front_door(sqlite_url) as door:
-        hooks = door.service.hooks
-
-        async def crowded() -> bool:
-            return hooks.crowded()
-
-        async def calm() -> bool:
-            return not hooks.crowded()
-
-        async with contextlib.AsyncExitStack() as slow:
-            for _ in range(CROWD):
-                await slow.enter_async_context(half_way(door, ping()))
-            assert (hooks.active, hooks.crowded()) == (CROWD, False)
-        with contextlib.closing(sqlite3.connect(path_of(sqlite_url))) as other:
-            other.execute("BEGIN IMMEDIATE")
-            posts = [asyncio.create_task(door.post(ping())) for _ in range(CROWD)]
-            await until(crowded, "all of them wait for the file")
-            other.rollback()
-        assert [(await post).status_code for post in posts] == [202] * CROWD
-        await until(calm, "they are gone")
 
 
 async def test_too_many_bytes_at_once(sqlite_url: str) -> None:

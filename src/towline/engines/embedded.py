@@ -3,8 +3,8 @@
 The bell wakes this process at once. Others that share the store are told only while this one has
 its hands full; several rings share one message.
 
-The door goes first: while there is a crowd at that of this process, its workers take little, so
-that a storm is taken in before it is worked on. Processes without a door work on meanwhile.
+The door goes first: while there is a crowd at that of this process (see `crowd`), its workers take
+little, so that a storm is taken in before it is worked on. Processes without a door work on.
 """
 
 from __future__ import annotations

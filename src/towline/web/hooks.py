@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -38,9 +36,6 @@ PREFIX: Final = "/webhooks/"
 RETRY_SECONDS: Final = 5
 _DEADLINES: Final[Mapping[str, float]] = {slack.SOURCE: 2.5}
 """Of who is less patient than the inbox."""
-_CROWD: Final = 8
-_CROWD_STAYS_SECONDS: Final = 0.05
-"""Those who were answered together are gone for a moment, and may come back together."""
 TO_A_PERSON_IN_SLACK: Final = (
     "Towline keeps this, and carries out no commands from Slack. Write the command as a comment"
     " on the pull request, or give it on the dashboard."
@@ -73,12 +68,11 @@ class Hooks:
         self.limits = limits
         self.active = 0
         """Deliveries under way."""
+        self.entered = 0
+        """Deliveries that ever were."""
         self.needs_task = frozenset(_DEADLINES)
         self._ingest = ingest
         self._bytes = 0
-        self._storing = 0
-        self._crowd_came_at = -math.inf
-        self._crowd_came_back = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -129,6 +123,7 @@ class Hooks:
         if self.active >= self.limits.max_concurrency:
             raise _busy("too many deliveries at once")
         self.active += 1
+        self.entered += 1
 
     def leave(self, load: int) -> None:
         """It is answered or gone, and its bytes with it."""
@@ -143,22 +138,6 @@ class Hooks:
             raise _busy("too many bytes of deliveries at once")
         self._bytes += count
         return count
-
-    def crowded(self) -> bool:
-        """Whether many deliveries are with the store, or keep coming back to it.
-
-        Who is still sending does not count: a slow sender keeps nobody from work.
-        """
-        return self._storing >= _CROWD or (self._crowd_came_back and self._crowd_was_here())
-
-    def _crowd_was_here(self) -> bool:
-        return time.monotonic() - self._crowd_came_at < _CROWD_STAYS_SECONDS
-
-    def _begin_storing(self) -> None:
-        self._storing += 1
-        if self._storing == _CROWD:
-            self._crowd_came_back = self._crowd_was_here()
-            self._crowd_came_at = time.monotonic()
 
     # ------------------------------------------------------------------ a delivery
 
@@ -181,14 +160,11 @@ class Hooks:
         self, source: str, provider: str | None, headers: Mapping[str, str], body: bytes
     ) -> Answer:
         """The answer to a delivery that has arrived whole; a `Problem` is one as well."""
-        self._begin_storing()
         try:
             async with asyncio.timeout(_DEADLINES.get(source)):
                 receipt = await self._ingest.take_in(source, headers, body, provider=provider)
         except Exception as error:
             raise _refusal(error, source) from None
-        finally:
-            self._storing -= 1
         if source != slack.SOURCE or not reading.is_form(headers, body):
             return _told(receipt, 202)
         typed = receipt.event_name == slack.SLASH_COMMAND
@@ -211,12 +187,10 @@ class Hooks:
         if isinstance(begun, Receipt):
             answer(_told(begun, 202))
             return None
-        self._begin_storing()
         begun.future.add_done_callback(partial(self._ended, begun, answer))
         return begun.future
 
     def _ended(self, begun: Underway, answer: Callable[[Answer], None], _: object) -> None:
-        self._storing -= 1
         if begun.future.cancelled():
             return
         try:
