@@ -15,8 +15,8 @@ from towline.ports.clock import Clock
 
 _SHORTEST_SECONDS: Final = 0.05
 _MANY_A_SECOND: Final = 200
-_BUSY_SHARE: Final = 0.6
-"""Of one processor: Python makes use of little more."""
+_BUSY_SHARE: Final = 0.4
+"""Of one processor: Python makes use of little more, and a container may have but half of it."""
 
 
 class _Look(NamedTuple):
