@@ -28,6 +28,24 @@ async def test_what_has_expired_goes_before_what_is_old(
         assert (stats["ttl_cleanups"], stats["evictions"]) == (1, 0)
 
 
+@pytest.mark.parametrize("lock_ttl", [300, 7200])
+@pytest.mark.parametrize("worked", [0, 299, 6000])
+async def test_a_result_is_kept_for_its_time_exactly(
+    backend_url: str, clock: ManualClock, lock_ttl: float, worked: float
+) -> None:
+    """Its time begins when the work is done, however long that took; then a sweep deletes it."""
+    async with Idempotency.open(backend_url, clock=clock, lock_ttl=lock_ttl) as idem:
+        claim = await idem.check_and_set(jira("one"), "acme", 0)
+        clock.advance(worked)
+        assert await idem.complete(claim, "done")
+        clock.advance(86_399)
+        assert await idem.cleanup_expired() == 0
+        assert (await idem.check_and_set(jira("one"), "acme", 0)).response == "done"
+        clock.advance(2)
+        assert await idem.get(jira("one"), "acme") is None
+        assert await idem.cleanup_expired() == 1
+
+
 async def test_a_duplicate_needs_no_room(backend_url: str, clock: ManualClock) -> None:
     """On a full store the oldest result is still replayed: no record goes to make room for it."""
     async with Idempotency.open(backend_url, clock=clock, max_items=2) as idem:

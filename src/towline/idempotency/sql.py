@@ -12,7 +12,9 @@ from towline.ports.records import Put, Swapped
 from towline.store.coalesce import Coalescer
 from towline.store.sql import Database, Row, Statement
 
-_RECORD = ", ".join(f"r.{column}" for column in Record._fields)
+# A record may end a little before its place in the index of expiry: see SETTLE.
+_STORED_AS = {"expires_us": "r.expires_us - r.early_us"}
+_RECORD = ", ".join(_STORED_AS.get(column, f"r.{column}") for column in Record._fields)
 
 # Keys that are there are left out beforehand: ON CONFLICT alone would wait for a transaction of
 # somebody else that has such a row in hand (`complete` within a caller's own), and all with it.
@@ -69,7 +71,8 @@ SWAP = Statement(
       created_us = CASE WHEN b.fresh = 1 THEN {now} ELSE towline_records.created_us END,
       updated_us = {now},
       lock_expires_us = {now} + b.lock_us,
-      expires_us = {now} + b.keep_us
+      expires_us = {now} + b.keep_us,
+      early_us = 0
     FROM b
     WHERE towline_records.tenant = b.tenant AND towline_records.key = b.key
       AND towline_records.token = b.token AND towline_records.status = b.expect
@@ -78,10 +81,17 @@ SWAP = Statement(
     """,
 )
 
+# Each result would move its record in the index of expiry, and PostgreSQL would write it anew in
+# all of its indexes. A record that ends at most this long before the place its claim gave it stays
+# there (the default lock is as long), and a sweep looks so far ahead.
+_AHEAD_US = 300_000_000
+_EARLY = "towline_records.expires_us - {now} - b.keep_us"
+_STAYS = f"{_EARLY} BETWEEN 0 AND {_AHEAD_US}"
+
 SETTLE = Statement(
     "settle",
     {name: "bigint" if name in _NUMBERS else "text" for name in Result._fields},
-    """
+    f"""
     UPDATE towline_records SET
       status = b.status,
       response = b.response,
@@ -90,9 +100,11 @@ SETTLE = Statement(
       error = CASE WHEN b.status = 'completed' THEN NULL
                    ELSE coalesce(b.error, towline_records.error) END,
       definitive = b.definitive,
-      updated_us = {now},
-      lock_expires_us = {now},
-      expires_us = {now} + b.keep_us
+      updated_us = {{now}},
+      lock_expires_us = {{now}},
+      early_us = CASE WHEN {_STAYS} THEN {_EARLY} ELSE 0 END,
+      expires_us = CASE WHEN {_STAYS} THEN towline_records.expires_us
+                        ELSE {{now}} + b.keep_us END
     FROM b
     WHERE towline_records.tenant = b.tenant AND towline_records.key = b.key
       AND towline_records.token = b.token AND towline_records.status = 'processing'
@@ -125,12 +137,12 @@ ATTACH = Statement(
 SWEEP = Statement(
     "sweep",
     {"most": "bigint"},
-    """
+    f"""
     DELETE FROM towline_records WHERE (tenant, key) IN (
       SELECT r.tenant, r.key FROM towline_records r
-      WHERE r.expires_us <= {now} AND r.status <> 'parked'
-        AND (r.status <> 'processing' OR r.lock_expires_us <= {now})
-      ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
+      WHERE r.expires_us <= {{now}} + {_AHEAD_US} AND r.expires_us - r.early_us <= {{now}}
+        AND r.status <> 'parked' AND (r.status <> 'processing' OR r.lock_expires_us <= {{now}})
+      ORDER BY r.expires_us LIMIT (SELECT most FROM b) {{skip_locked}})
     RETURNING 1
     """,
 )

@@ -219,8 +219,8 @@ DEDUP: Final = (
     plant("dedup", "keys", "own-claim-not-known", "a key in hand is being processed",
           instead(claims, "decide", _own_attempt_forgotten)),
     plant("dedup", "keys", "result-gone-with-its-lock", "a record lasts as long as its lock",
-          sql(records.SETTLE, "expires_us = {now} + b.keep_us",
-              "expires_us = towline_records.lock_expires_us")),
+          sql(records.SETTLE, " expires_us = CASE WHEN",
+              " expires_us = CASE WHEN true THEN towline_records.lock_expires_us WHEN")),
     plant("dedup", "polls", "owners-swept-at-once", "a sweep takes its own marks only",
           sql(owners.FORGET, "s.expires_us <= {now}", "s.key LIKE 'told:%'")),
 )  # fmt: skip

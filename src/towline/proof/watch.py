@@ -34,7 +34,8 @@ class RecordWatch:
 
     def committed(self, db: Any, names: Sequence[str]) -> None:
         rows = db.execute(
-            "SELECT key, status, token, attempts, response, expires_us, holder FROM towline_records"
+            "SELECT key, status, token, attempts, response, expires_us - early_us, holder"
+            " FROM towline_records"
         ).fetchall()
         for key, *fields in rows:
             record = _Record(*fields)
