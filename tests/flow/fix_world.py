@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +103,8 @@ class Hub:
     asked: list[str] = field(default_factory=list)
     name: str = "github"
     trouble: Callable[[str], None] = lambda call: None
+    asleep: Callable[[], Awaitable[None]] | None = None
+    """Whoever found no pull request sleeps before it asks for one."""
 
     async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
         self.trouble("failure_log")
@@ -134,11 +136,16 @@ class Hub:
                 return Opened(number, pull["url"], created=False)
         return None
 
-    async def open_pull(self, repo: str, *, head: str, base: str, **about: Any) -> Opened:
+    async def open_pull(
+        self, repo: str, *, head: str, base: str, still: Callable[[], None], **about: Any
+    ) -> Opened:
         self.trouble("open_pull")
         for number, pull in self.pulls.items():
             if pull["head"] == head and pull["state"] == "open":
                 return Opened(number, pull["url"], created=False)
+        if self.asleep is not None:
+            await self.asleep()
+        still()
         number = len(self.pulls) + 1
         url = f"https://forge.example/{repo}/pull/{number}"
         self.pulls[number] = {"head": head, "base": base, "state": "open", "url": url, **about}

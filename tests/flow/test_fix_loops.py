@@ -169,8 +169,8 @@ async def test_a_store_of_locks_that_is_away_costs_time_only(
     assert await rig.status() == "done"
 
 
-async def test_a_run_whose_job_died_is_revived_or_blocked(rig: Rig, clock: ManualClock) -> None:
-    """Three processes died of it: the sweep gives it a job, which finds no attempt left."""
+async def test_a_run_whose_job_died_is_blocked(rig: Rig, clock: ManualClock) -> None:
+    """Three processes died of it: minutes later the sweep ends it, as it has no attempt left."""
     run = await rig.fail()
     for _ in range(3):
         worker = rig.another(fuse=Fuse(at=4))
@@ -180,7 +180,23 @@ async def test_a_run_whose_job_died_is_revived_or_blocked(rig: Rig, clock: Manua
     assert (await rig.run(run.run_key)).state == "running"
     assert await rig.work() == []
     assert await rig.handler.revive() == 0
+    clock.advance(301)
+    assert await rig.handler.revive() == 1
+    found = await rig.run(run.run_key)
+    assert (found.state, found.blocked_reason) == ("blocked", "max_attempts")
+    assert await rig.work() == []
+    assert await rig.handler.revive() == 0
+
+
+async def test_a_run_that_has_attempts_left_is_given_a_job(rig: Rig, clock: ManualClock) -> None:
+    """Three processes died before they began: after an hour one is found that does it."""
+    run = await rig.fail()
+    for _ in range(3):
+        worker = rig.another(fuse=Fuse(on="before begin"))
+        with pytest.raises(BaseException, match="before begin"):
+            await worker.work()
+        await worker.after_the_end()
     clock.advance(3601)
     assert await rig.handler.revive() == 1
-    assert await rig.status() == "blocked"
-    assert (await rig.run(run.run_key)).blocked_reason == "max_attempts"
+    assert await rig.status() == "done"
+    assert (await rig.run(run.run_key)).attempt_count == 1

@@ -240,7 +240,7 @@ async def test_a_damaged_run_does_not_hide_the_others(
     assert [run.run_id for run in first] == [made[3], made[1]]
     rest = await runs.listing(None, None, first[-1].run_id, 2)
     assert [run.run_id for run in rest] == [made[0]]
-    assert len(await runs.stranded(10, -1)) == 3
+    assert len(await runs.stranded(10, -1, -1)) == 3
     assert made[2] in caplog.text
     await database.aclose()
 

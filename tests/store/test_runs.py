@@ -11,7 +11,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.core.fixrun import STAGES, Advisory, Errand, RunRecord, Stage, StageRecord
-from towline.ports.jobs import OWN_QUEUE, NewJob
+from towline.ports.jobs import OWN_QUEUE, JobState, NewJob, Settlement, Wish
 from towline.store.jobs import SqlJobs
 from towline.store.runs import LONGEST_LOG, SqlRuns
 from towline.store.sql import Database
@@ -348,10 +348,27 @@ async def test_what_ended_long_ago_is_forgotten(runs: SqlRuns, clock: ManualCloc
     assert old is not None
     await runs.finish("old", old.token, "done")
     assert (await runs.prune(10, HOUR_US)).rows == 0
-    assert await runs.stranded(10, HOUR_US) == []
+    assert await runs.stranded(10, HOUR_US, HOUR_US) == []
     clock.advance(3601)
     assert (await runs.prune(10, HOUR_US)).rows == 1
     assert await runs.read("old") is None
-    assert [one.run_key for one in await runs.stranded(10, HOUR_US)] == ["live"]
+    assert [one.run_key for one in await runs.stranded(10, HOUR_US, HOUR_US)] == ["live"]
     fresh = await made(runs, "old")
     assert fresh.stages == ()
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "done", "dead"])
+async def test_one_whose_job_died_is_found_sooner(
+    database: Database, clock: ManualClock, state: JobState
+) -> None:
+    """But not before nothing has happened to it for a while; one whose job lives is left alone."""
+    runs, jobs = SqlRuns(database), SqlJobs(database)
+    await made(runs)
+    (job,) = await jobs.claim(Wish([OWN_QUEUE], "a", 1, HOUR_US, 1))
+    await runs.begin("k", 3, job.id)
+    if state != "running":
+        await jobs.settle(Settlement(job.id, job.token, state, job.repo))
+    assert await runs.stranded(10, HOUR_US, HOUR_US // 12) == []
+    clock.advance(301)
+    found = await runs.stranded(10, HOUR_US, HOUR_US // 12)
+    assert [one.run_key for one in found] == (["k"] if state == "dead" else [])

@@ -40,6 +40,8 @@ _LOOK_AGAIN_US: Final = 60_000_000
 _MOST_ROUNDS: Final = 6
 _CHECKS: Final[tuple[Stage, ...]] = ("SAFETY", "SCANS", "VALIDATION")
 _STRANDED_US: Final = 3_600_000_000
+_DEAD_US: Final = 300_000_000
+"""With the job of its last attempt dead nobody is at work, but a late call may be on its way."""
 _AT_A_TIME: Final = 100
 _ELSEWHERE: Final = "another attempt of this run has taken over"
 _log = logging.getLogger("towline.fix")
@@ -86,10 +88,15 @@ class FixHandler:
 
     async def revive(self) -> int:
         """Give a new job to runs whose job has died; without attempts left, they are blocked."""
-        stranded = await self._runs.stranded(_AT_A_TIME, _STRANDED_US)
+        stranded = await self._runs.stranded(_AT_A_TIME, _STRANDED_US, _DEAD_US)
         for run in stranded:
             policy = self._rules.repos.get(run.errand.repo)
             most = policy.max_attempts if policy is not None else 1
+            if policy is not None and run.attempt_count >= most:
+                await self._runs.begin(run.run_key, most, seen=run.token)
+                metrics.LOOP_BLOCKED.inc()
+                _log.warning("run_blocked", extra=about(run) | {"reason": "max_attempts"})
+                continue
             again = run_job(
                 run.run_key, run.errand.repo, run.updated_us, most, salt=f"revived {run.token}"
             )

@@ -53,10 +53,16 @@ class StageRunner(Protocol):
         ...
 
 
+class Hold(Protocol):
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the lock is held still."""
+        ...
+
+
 class Locks(Protocol):
     def acquire(
         self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
-    ) -> AbstractAsyncContextManager[object]: ...
+    ) -> AbstractAsyncContextManager[Hold]: ...
 
 
 @asynccontextmanager

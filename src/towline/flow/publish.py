@@ -7,7 +7,8 @@ is there for the branch is adopted. So each of these may be done twice:
 
 Between the last three a pull request may be there that nobody has noted. Other runs for the same
 thing look for it at the forge; if it is not there, they wait until whoever was about to open it has
-come to an end. Nothing is ever merged here.
+come to an end, or was ended because its job died. Who slept through that holds the right to propose
+no more, and is stopped by it just before the forge is asked to open. Nothing is ever merged here.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from towline.core.fixrun import (
 from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Definitive, LeaseLost, LockTimeout, Transient
 from towline.flow.fix_metrics import PR_SKIPPED
-from towline.flow.fix_stages import Attempt, Locks, StageEnd
+from towline.flow.fix_stages import Attempt, Hold, Locks, StageEnd
 from towline.ports.clock import Clock
 from towline.ports.forge import Forge, Publisher
 from towline.ports.runs import RunStore
@@ -64,12 +65,13 @@ class Publishing:
         key = f"propose:{subject_of(attempt.run.errand)}"
         try:
             seconds = self._propose_seconds
-            async with self._locks.acquire(key, seconds, seconds + _LONGER_THAN_THE_DEAD):
-                return await self._propose(attempt)
+            wait_seconds = seconds + _LONGER_THAN_THE_DEAD
+            async with self._locks.acquire(key, seconds, wait_seconds) as right:
+                return await self._propose(attempt, right)
         except LockTimeout as busy:
             raise Transient(f"another run for the same thing proposes just now: {busy}") from None
 
-    async def _propose(self, attempt: Attempt) -> StageEnd:
+    async def _propose(self, attempt: Attempt, right: Hold) -> StageEnd:
         run = await self._still_ours(attempt)
         if run.last_pr_url is not None:
             PR_SKIPPED.inc()
@@ -93,7 +95,7 @@ class Publishing:
         commit = await workspace.commit(message)
         if attempt.errand.head_ref is not None:
             return await self._push_onto(attempt, workspace, commit)
-        return await self._open(attempt, workspace, commit, title, beside)
+        return await self._open(attempt, workspace, commit, title, beside, right)
 
     async def _still_ours(self, attempt: Attempt) -> RunRecord:
         run = await self._runs.read(attempt.run.run_key)
@@ -115,6 +117,7 @@ class Publishing:
         commit: str,
         title: str,
         beside: Beside | None,
+        right: Hold,
     ) -> StageEnd:
         errand, run = attempt.errand, attempt.run
         publisher = self._publishers.get(errand.forge)
@@ -131,6 +134,7 @@ class Publishing:
             title=title,
             body=body_of(run, errand, attempt.outputs, checks_of(run)),
             labels=attempt.policy.labels,
+            still=right.check,
         )
         if not opened.created:
             PR_SKIPPED.inc()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import quote
 
@@ -162,10 +162,18 @@ class GitHubForge:
         return await self._publishing.find_pull(repo, head, base)
 
     async def open_pull(
-        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+        self,
+        repo: str,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str,
+        labels: Sequence[str] = (),
+        still: Callable[[], None] | None = None,
     ) -> Opened:
         return await self._publishing.open_pull(
-            repo, head=head, base=base, title=title, body=body, labels=labels
+            repo, head=head, base=base, title=title, body=body, labels=labels, still=still
         )
 
     async def allowance(self) -> Allowance | None:

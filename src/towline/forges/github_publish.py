@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from towline.forges.github_access import Access
@@ -51,10 +51,20 @@ class Publishing:
         return await self._find(repo, head, base)
 
     async def open_pull(
-        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+        self,
+        repo: str,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str,
+        labels: Sequence[str] = (),
+        still: Callable[[], None] | None = None,
     ) -> Opened:
         opened = await self._find(repo, head, base)
         if opened is None:
+            if still is not None:
+                still()
             opened = await self._create(repo, head, base, title, body)
         if labels:
             await self._label(repo, opened.number, labels)

@@ -300,10 +300,18 @@ class GitLabForge:
 
     @_bounded
     async def open_pull(
-        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+        self,
+        repo: str,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str,
+        labels: Sequence[str] = (),
+        still: Callable[[], None] | None = None,
     ) -> Opened:
         return await self._publishing.open_pull(
-            repo, head=head, base=base, title=title, body=body, labels=labels
+            repo, head=head, base=base, title=title, body=body, labels=labels, still=still
         )
 
     async def allowance(self) -> Allowance | None:

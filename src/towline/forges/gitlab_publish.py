@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from towline.core.canonical import JsonValue
@@ -47,11 +47,21 @@ class Publishing:
         return await self._find(repo, head, base)
 
     async def open_pull(
-        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+        self,
+        repo: str,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str,
+        labels: Sequence[str] = (),
+        still: Callable[[], None] | None = None,
     ) -> Opened:
         wanted = [label for label in dict.fromkeys(labels) if label and "," not in label]
         opened = await self._find(repo, head, base)
         if opened is None:
+            if still is not None:
+                still()
             opened = await self._create(repo, head, base, title, body, wanted)
         if wanted and not opened.created:
             await self._label(repo, opened.number, wanted)

@@ -7,7 +7,7 @@ the caller looks again before anything is repeated. Each call ends by its deadli
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from towline.core.events import CheckChanged
@@ -174,7 +174,18 @@ class Publisher(Protocol):
         ...
 
     async def open_pull(
-        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+        self,
+        repo: str,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str,
+        labels: Sequence[str] = (),
+        still: Callable[[], None] | None = None,
     ) -> Opened:
-        """One for each head branch: what is there already is adopted, also if it was closed."""
+        """One for each head branch: what is there already is adopted, also if it was closed.
+
+        `still` raises if it may not be opened any more; it is asked last of all.
+        """
         ...

@@ -61,8 +61,11 @@ class RunStore(Protocol):
         """Who else has proposed the same or was about to, and what time it is in the store."""
         ...
 
-    async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:
-        """Live ones to which nothing has happened for so long that nobody can be at work."""
+    async def stranded(self, most: int, idle_us: int, dead_us: int) -> list[RunRecord]:
+        """Live ones to which nothing has happened for so long that nobody can be at work.
+
+        `dead_us`, the shorter time, is for those whose last attempt's job has died.
+        """
         ...
 
     async def listing(

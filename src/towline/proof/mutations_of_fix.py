@@ -89,7 +89,7 @@ async def _revives_nothing(self: FixHandler) -> int:
 
 
 async def _propose_beside_others(self: Publishing, attempt: Attempt) -> StageEnd:
-    return await self._propose(attempt)
+    return await self._propose(attempt, NoLock())
 
 
 @asynccontextmanager

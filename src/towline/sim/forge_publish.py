@@ -43,11 +43,21 @@ class WorldPublishing(ABC):
         return Opened(pull.number, f"{self._root}/{repo}/pull/{pull.number}", created=False)
 
     async def open_pull(
-        self, repo: str, *, head: str, base: str, title: str, body: str, labels: Sequence[str] = ()
+        self,
+        repo: str,
+        *,
+        head: str,
+        base: str,
+        title: str,
+        body: str,
+        labels: Sequence[str] = (),
+        still: Callable[[], None] | None = None,
     ) -> Opened:
         self._read("find_pull")
         pull, created = self._open(repo, head, base), False
         if pull is None:
+            if still is not None:
+                still()
             pull, created = self._create(repo, head, base, title, body)
         number = pull.number
         if labels:

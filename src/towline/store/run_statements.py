@@ -204,10 +204,12 @@ BESIDE = Statement(
 
 STRANDED = Statement(
     "stranded runs",
-    {"most": "bigint", "idle_us": "bigint"},
+    {"most": "bigint", "idle_us": "bigint", "dead_us": "bigint"},
     f"""
     SELECT {_ALL} FROM towline_runs r
-    WHERE r.state IN ('waiting', 'running') AND r.updated_us <= {{now}} - (SELECT idle_us FROM b)
+    WHERE r.state IN ('waiting', 'running') AND r.updated_us <= {{now}} - (SELECT dead_us FROM b)
+      AND (r.updated_us <= {{now}} - (SELECT idle_us FROM b) OR EXISTS (
+        SELECT 1 FROM towline_jobs j WHERE j.id = r.last_job AND j.state || '' = 'dead'))
     ORDER BY r.updated_us LIMIT (SELECT most FROM b)
     """,
     writes=False,

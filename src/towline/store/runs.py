@@ -149,8 +149,8 @@ class SqlRuns:
     async def beside(self, errand: Errand, but: str) -> Beside:
         return await self._database.transact(lambda: _beside(errand, but))
 
-    async def stranded(self, most: int, idle_us: int) -> list[RunRecord]:
-        rows = await self._database.run(q.STRANDED, [(most, idle_us)])
+    async def stranded(self, most: int, idle_us: int, dead_us: int) -> list[RunRecord]:
+        rows = await self._database.run(q.STRANDED, [(most, idle_us, dead_us)])
         return _readable(rows)
 
     async def listing(
