@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from towline.coordination.breaker import BreakerService
-from towline.coordination.checks import at_least_one, microseconds, name_of
+from towline.coordination.checks import at_least_one, microseconds, name_of, share_of
 from towline.coordination.dedup import DedupService
 from towline.coordination.locks import LockService
 from towline.coordination.ratelimit import RateLimitService
@@ -238,11 +238,9 @@ class Breaker(BreakerService):
         timeout: float = TIMEOUT_SECONDS,
     ) -> Opening[Self]:
         name_of(name, "a breaker's name")
-        if isinstance(threshold, bool) or not 0 < threshold <= 1:
-            raise Rejected(f"threshold is a share above 0 and at most 1, not {threshold!r}")
         limits = Limits(
             microseconds("window", window),
-            threshold,
+            share_of("threshold", threshold),
             at_least_one("minimum", minimum),
             microseconds("cooldown", cooldown),
         )

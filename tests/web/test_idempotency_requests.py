@@ -170,7 +170,14 @@ async def test_the_tenant_may_be_named_by_a_function() -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [(), ((b"x-tenant", b""),), ((b"x-tenant", b"\x00"),), ((b"x-tenant", b"t" * 600),)]
+    "headers",
+    [
+        (),
+        ((b"x-tenant", b""),),
+        ((b"x-tenant", b"\x00"),),
+        ((b"x-tenant", b"t" * 600),),
+        ((b"x-tenant", b"\xe9" * 300),),
+    ],
 )
 async def test_a_request_without_a_usable_tenant_is_refused(headers: Any) -> None:
     """A missing tenant is never taken for the empty one."""

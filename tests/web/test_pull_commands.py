@@ -124,7 +124,8 @@ async def test_many_at_once(plane: TowPlane, client: httpx2.AsyncClient) -> None
     for number in (1, 2):
         await plane.tow("octo-org/app", number, state="CHECKS_FAILED")
     await plane.tow("octo-org/app", 3, state="MERGED")
-    names = ["octo-org/app#1", "app#2", "octo-org/app#3", "octo-org/app#4", "none#1", "x", "app#2"]
+    names = ["octo-org/app#1", "app#2", "octo-org/app#3", "octo-org/app#4", "none#1", "x"]
+    names += ["app#2", "octo-org/app#2", "app#1"]
     response = await client.post("/api/prs/commands", json={**REBUILD, "prs": names})
     assert response.status_code == 202
     told = response.json()

@@ -9,7 +9,7 @@ from towline.core.canonical import hash_and_digests, opaque_hash, parse_json
 from towline.errors import Rejected
 
 _LONGEST_PLAIN = 512
-_LONGEST_ERROR = 2000
+_LONGEST_NOTE = 2000
 _MARK = "\x1a"
 
 
@@ -44,9 +44,11 @@ def storable_key(text: str) -> str:
     return f"{shown}{_MARK}{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def storable_error(error: object) -> str:
-    """An error's text as every store can hold it."""
-    text = str(error)[:_LONGEST_ERROR]
+def storable_note(note: object) -> str | None:
+    """A run id or an error as a text that every store can hold."""
+    if note is None:
+        return None
+    text = str(note)[:_LONGEST_NOTE]
     return text.encode(errors="replace").decode().replace("\x00", "\ufffd")
 
 

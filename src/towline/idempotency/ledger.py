@@ -69,10 +69,10 @@ class Ledger:
         return hashlib.blake2b(data, key=key, digest_size=16).hexdigest()
 
     def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
-        keep_us = self._keep_us.get(on_crash)
+        keep_us = self._keep_us.get(on_crash) if isinstance(on_crash, str) else None
         if keep_us is None:
             raise Rejected(f"on_crash is one of retry, park, fail; not {on_crash!r}")
-        parsed = keys.parse(key) if isinstance(key, str) else key
+        parsed = _parsed(key)
         payload_hash, digests = fingerprint(payload, self.digest_key or b"")
         return Draft(
             storable_text(tenant, "tenant"),
@@ -246,8 +246,13 @@ class Ledger:
             await self._mailbox.post(address, topic_of(tenant, key))
 
     async def find(self, key: KeyLike, tenant: str) -> Put:
-        parsed = keys.parse(key) if isinstance(key, str) else key
+        parsed = _parsed(key)
         return await self._records.read(storable_text(tenant, "tenant"), storable_key(str(parsed)))
+
+
+def _parsed(key: KeyLike) -> keys.Key:
+    """A text is read as a key's; `parse` refuses what is neither."""
+    return key if isinstance(key, keys.Key) else keys.parse(key)
 
 
 def topic_of(tenant: str, key: str) -> str:

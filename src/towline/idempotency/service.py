@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from towline.coordination.background import Background
+from towline.coordination.checks import wait_of
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
 from towline.core import claims, keys
@@ -30,7 +31,7 @@ from towline.errors import (
     Unavailable,
 )
 from towline.idempotency.capacity import Capacity, in_batches
-from towline.idempotency.fingerprint import storable_error
+from towline.idempotency.fingerprint import storable_note
 from towline.idempotency.ledger import KeyLike, Ledger, topic_of
 from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_response, view
 from towline.ports.clock import Clock
@@ -119,10 +120,12 @@ class IdempotencyService:
         connection: Any = None,
     ) -> bool:
         """Record the result. With `connection`, as part of the caller's own SQL transaction."""
+        if _was_refused(claim):
+            return False
         text, tombstone = encode_response(response, self._max_cached_bytes)
         result = Result(
             claim.tenant, claim.key, claim.token, claims.COMPLETED, text, int(tombstone),
-            run_id, None, 0, self.policy.completed_us,
+            storable_note(run_id), None, 0, self.policy.completed_us,
         )  # fmt: skip
         if connection is not None:
             settled = await self._ledger.settle_within(connection, result)
@@ -133,10 +136,12 @@ class IdempotencyService:
 
     async def fail(self, claim: Claim, error: str, *, definitive: bool = False) -> bool:
         """Record a failure: one to be replayed if definitive, else free for the next attempt."""
+        if _was_refused(claim):
+            return False
         keep_us = self.policy.completed_us if definitive else self.policy.failed_us
         result = Result(
             claim.tenant, claim.key, claim.token, claims.FAILED, None, 0,
-            None, storable_error(error), int(definitive), keep_us,
+            None, storable_note(str(error)), int(definitive), keep_us,
         )  # fmt: skip
         settled = await self._ledger.settle(result)
         self._meter.count("failed" if settled else "stale", claim.source)
@@ -144,12 +149,16 @@ class IdempotencyService:
 
     async def extend(self, claim: Claim) -> bool:
         """Push the end of the processing lock out by its full time."""
+        if _was_refused(claim):
+            return False
         keep = claims.keep_while_processing(claim.on_crash, self.policy)
         change = claims.extended(claim.tenant, claim.key, claim.token, self.policy.lock_us, keep)
         return await self._records.swap(change) is not None
 
     async def release(self, claim: Claim) -> bool:
         """Give the key back as if it had not been claimed."""
+        if _was_refused(claim):
+            return False
         for _ in range(2):
             record = (await self._records.read(claim.tenant, claim.key)).existing
             if record is None or record.token != claim.token:
@@ -173,8 +182,8 @@ class IdempotencyService:
         wait: float | None = None,
     ) -> Outcome:
         """Run the handler unless the key was handled already; then return what it returned."""
-        if wait is not None and not wait > 0:
-            raise Rejected(f"wait is a number of seconds above zero, or None; not {wait!r}")
+        if wait is not None and not (wait := wait_of(wait, "wait")) > 0:
+            raise Rejected("wait is a number of seconds above zero, or None")
         if self._ledger.digest_key is None:
             await self._ledger.prepare()
         draft = self._ledger.draft(key, tenant, payload, on_crash)
@@ -314,6 +323,11 @@ class IdempotencyService:
     async def aclose(self) -> None:
         await self._background.aclose()
         await self._records.aclose()
+
+
+def _was_refused(claim: Claim) -> bool:
+    """Its token is that of whoever holds the key: what it wrote would be written in their name."""
+    return claim.status != "new"
 
 
 _COUNTED_AS = {

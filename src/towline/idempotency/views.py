@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -99,12 +100,27 @@ def encode_response(response: Any, max_bytes: int) -> tuple[str, bool]:
     try:
         body = orjson.dumps(response)
     except TypeError:
-        return orjson.dumps(Tombstone("not_json")).decode(), True
+        return _not_json()
+    if b"null" in body and _lost_a_number(response):
+        return _not_json()
     if len(body) > max_bytes:
         digest = hashlib.sha256(body).hexdigest()
         stone = Tombstone("too_large", size=len(body), sha256=digest)
         return orjson.dumps(stone).decode(), True
     return body.decode(), False
+
+
+def _not_json() -> tuple[str, bool]:
+    return orjson.dumps(Tombstone("not_json")).decode(), True
+
+
+def _lost_a_number(value: Any) -> bool:
+    """Whether there is a NaN or an infinity in it, which is written as null."""
+    if isinstance(value, dict):
+        return any(map(_lost_a_number, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_lost_a_number, value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def decode_response(text: str | None, tombstone: int) -> Any:

@@ -103,7 +103,8 @@ def tenant_of(scope: Scope, name: Callable[[Scope], str]) -> str:
         tenant = name(scope)
     except Rejected as error:
         raise Problem(400, "tenant_invalid", str(error)) from error
-    if isinstance(tenant, str) and tenant.isprintable() and 0 < len(tenant) <= LONGEST_TENANT:
+    usable = isinstance(tenant, str) and tenant.isprintable()
+    if usable and 0 < len(tenant.encode()) <= LONGEST_TENANT:
         return tenant
     raise Problem(400, "tenant_invalid", "the request does not name a usable tenant")
 

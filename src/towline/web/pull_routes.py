@@ -238,20 +238,20 @@ async def _matching(control: Control, tow: Tow, given: PullFilter) -> list[str]:
 async def _ordered(
     tow: Tow, commander: Principal, names: list[str], command: str
 ) -> list[BatchItem]:
-    """Names that stand for nothing are refused here, the rest is ordered together."""
-    refused: dict[str, BatchItem] = {}
-    refs: dict[str, tuple[str, int]] = {}
+    """Names that stand for nothing are refused here, the rest is ordered together, once each."""
+    results: dict[str | tuple[str, int], BatchItem | None] = {}
     for name in names:
         try:
-            refs[name] = await _named(tow.pulls, name)
+            results[await _named(tow.pulls, name)] = None
         except Problem as problem:
-            refused[name] = _refused(name, problem)
+            results[name] = _refused(name, problem)
+    refs = [ref for ref in results if isinstance(ref, tuple)]
     try:
-        found = await tow.orders.batch(list(refs.values()), command, _name_of(commander))
+        found = await tow.orders.batch(refs, command, _name_of(commander))
     except TowlineError as error:
         raise refusal_of(error) from None
-    taken = dict(zip(refs, map(_item, found), strict=True))
-    return [taken.get(name) or refused[name] for name in names]
+    results |= zip(refs, map(_item, found), strict=True)
+    return [item for item in results.values() if item is not None]
 
 
 async def _named(pulls: PullStore, name: str) -> tuple[str, int]:
