@@ -15,11 +15,11 @@ from towline.core.sweep_policy import TowPolicy
 from towline.errors import Rejected
 from towline.flow.bridge import COMMAND, COMMENT, Bridge
 from towline.flow.discover import Discoverer
-from towline.flow.escalate import ESCALATE, Escalations
+from towline.flow.escalate import ESCALATE, NOTIFY, Escalations
 from towline.flow.pokes import Poker
 from towline.flow.prune import Pruning, plain
 from towline.flow.reconcile import Reconciler
-from towline.flow.reconcile_breakers import GLOBAL, NOTIFY, Breakers
+from towline.flow.reconcile_breakers import GLOBAL, Breakers
 from towline.flow.remediate import Pause, Remediator
 from towline.flow.track import Tracker
 from towline.flow.upkeep import Chore

@@ -72,6 +72,7 @@ def policy_of(settings: Settings) -> TowPolicy:
         patterns=tuple(_patterns(settings.failure_patterns)),
         heal_unlisted=reconciler.heal_unlisted,
         reopen_unknown=reconciler.reopen_unknown,
+        fixed=frozenset(settings.fix.repos),
         max_parallel=reconciler.max_parallel,
         batch_size=reconciler.batch_size,
         max_stale_per_sweep=reconciler.max_stale_per_sweep,

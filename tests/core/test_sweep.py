@@ -96,9 +96,9 @@ def test_our_own_refusal_outlives_a_look() -> None:
 
 def test_a_diagnosis_is_kept_whole() -> None:
     """Rule, reason, evidence, next action, what is left, and what else would have been said."""
-    stored = as_stored(
-        diagnosed(case("APPROVED", behind=True), NOW, RepoPolicy(), heal_unlisted=False), NOW, "x"
-    )
+    diagnosis = diagnosed(case("APPROVED", behind=True), NOW, RepoPolicy(), heal_unlisted=False)
+    stored = as_stored(diagnosis, "APPROVED", NOW, "x")
+    assert stored["state"] == "APPROVED"
     assert stored["rule"] == "branch_behind"
     assert stored["next_action"] == "UPDATE_BRANCH"
     assert stored["budget_left"] == 2

@@ -240,7 +240,10 @@ async def test_a_branch_that_is_behind_is_updated(sql_url: str) -> None:
 
 
 async def test_a_conflict_is_closed_for_a_fresh_one(sql_url: str) -> None:
-    """Closed with its comment, and one fix is asked for; a second one is a person's matter."""
+    """Closed with its comment, and one fix is asked for; a second one is a person's matter.
+
+    The fix pipeline is not set up here, and people are told so, on the pull request and besides.
+    """
     customs = Customs(approver=Habit(miss=1.0))
     async with towing(sql_url, customs) as place:
         first = await place.open_fix("CVE-2024-1001", line="alpha")
@@ -252,7 +255,13 @@ async def test_a_conflict_is_closed_for_a_fresh_one(sql_url: str) -> None:
         assert place.pull(first.number).state == "closed"
         (comment,) = place.comments(first.number)
         assert comment.startswith(CLOSING_TEXT)
+        assert f"not set up for {REPO} (`fix.repos`)" in comment
+        outcome = of_type(seen, "REMEDIATION_OUTCOME")[-1]["payload"]
+        assert outcome["detail"].endswith("is not in fix.repos")
         await place.quiet()
+        assert [notice["title"] for notice in place.notices()] == [
+            f"{REPO}#{first.number} was closed for a fresh one, which nobody opens"
+        ]
         asked = [job.params or "" for job in await place.tow.jobs("fix")]
         (fix,) = [params for params in asked if '"replaces"' in params]
         assert '"vulnerability_id":"CVE-2024-1001"' in fix
@@ -266,7 +275,7 @@ async def test_a_conflict_is_closed_for_a_fresh_one(sql_url: str) -> None:
         await place.quiet()
         assert place.pull(second.number).state == "open"
         assert [job.params or "" for job in await place.tow.jobs("fix")] == asked
-        assert len(place.notices()) == 1
+        assert len(place.notices()) == 2
 
 
 def clash(place: Place, line: bytes) -> None:

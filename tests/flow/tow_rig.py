@@ -16,10 +16,10 @@ from towline.core.sweep_policy import RepoPolicy, TowPolicy
 from towline.errors import Transient
 from towline.flow.bridge import COMMAND, COMMENT, Bridge
 from towline.flow.discover import Discoverer
-from towline.flow.escalate import ESCALATE, Escalations
+from towline.flow.escalate import ESCALATE, NOTIFY, Escalations
 from towline.flow.pokes import Poker
 from towline.flow.reconcile import Reconciler, SweepReport
-from towline.flow.reconcile_breakers import NOTIFY, Breakers
+from towline.flow.reconcile_breakers import Breakers
 from towline.flow.remediate import Remediator
 from towline.flow.track import Tracker
 from towline.ports.ci import Ci

@@ -93,15 +93,21 @@ async def test_the_status_of_a_pull_request(plane: TowPlane, client: httpx2.Asyn
 async def test_a_stored_diagnosis_counts_until_the_state_changes(
     plane: TowPlane, client: httpx2.AsyncClient
 ) -> None:
-    """What the reconciler decided is shown; after a move it is only the last decision."""
+    """What the reconciler decided is shown; after a move it is only the last decision.
+
+    A remedy moves it in the moment in which its diagnosis is written.
+    """
     now = plane.clock.now_us() / 1e6
     decided = {"rule": "branch_behind", "next_action": "UPDATE_BRANCH", "at": now}
+    decided["state"] = "APPROVED"
     await plane.tow("o/r", 1, ago=HOUR, state="APPROVED", diagnosis=decided)
     await plane.tow("o/r", 2, state="APPROVED", diagnosis={**decided, "at": now - HOUR})
-    shown = [(await client.get(f"/api/pr/o/r/{number}/status")).json() for number in (1, 2)]
+    await plane.tow("o/r", 3, state="CHECKS_RUNNING", diagnosis=decided)
+    shown = [(await client.get(f"/api/pr/o/r/{number}/status")).json() for number in (1, 2, 3)]
     assert shown[0]["diagnosis"] == shown[0]["last_decision"] == decided
     assert shown[1]["diagnosis"]["rule"] == "within_threshold"
-    assert shown[1]["last_decision"]["rule"] == "branch_behind"
+    assert shown[2]["diagnosis"]["rule"] == "within_threshold"
+    assert [one["last_decision"]["rule"] for one in shown[1:]] == ["branch_behind"] * 2
     page = (await client.get("/api/prs", params={"rule": "branch_behind"})).json()
     assert [item["diagnosis"]["rule"] for item in page["items"]] == ["branch_behind"]
 

@@ -80,6 +80,20 @@ def breaker_notice(name: str, failure_rate: float) -> Notice:
     return Notice(text, more)
 
 
+def nobody_reopens(record: PullRecord) -> Notice:
+    """It was closed for a fresh one, and the fix pipeline is not set up to open that."""
+    text = f"{record.ref} was closed for a fresh one, which nobody opens"
+    lines = [
+        f"Pull request: {record.url or record.ref}",
+        f"Title: {_plain(record.title)}",
+        f"Vulnerability: {record.vulnerability_id or 'not known'}",
+        f"Reason: it conflicts, and {record.ref.repo} is not in fix.repos.",
+        "",
+        "Add it there for the next time; this one takes a person.",
+    ]
+    return Notice(text, "\n".join(lines))
+
+
 def why(record: PullRecord, events: Sequence[PullEvent]) -> str:
     """The answer to `/why`: the diagnosis and a short timeline."""
     diagnosis = record.diagnosis or {}

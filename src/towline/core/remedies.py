@@ -20,7 +20,15 @@ from towline.core.lifecycle import State
 from towline.core.signals import Poked, Signals, Trigger
 
 CLOSING_TEXT: Final = "Closing due to merge conflicts. A new PR will be created automatically."
+_NOBODY: Final = (
+    "The fix pipeline would open it, but it is not set up for {repo} (`fix.repos`): "
+    "a person has to see to this."
+)
 EMPTY_COMMIT_TEXT: Final = "Run the checks again"
+
+
+def closing_text(repo: str, opens_anew: bool) -> str:
+    return CLOSING_TEXT if opens_anew else f"{CLOSING_TEXT}\n\n{_NOBODY.format(repo=repo)}"
 
 
 class Remedy(NamedTuple):

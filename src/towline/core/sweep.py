@@ -159,10 +159,11 @@ def diagnosed(case: Case, now: float, policy: RepoPolicy, *, heal_unlisted: bool
     return Diagnosis(finding, action, finding.reason, left, diagnosis.finding)
 
 
-def as_stored(diagnosis: Diagnosis, now: float, outcome: str) -> dict[str, object]:
-    """A diagnosis as it is kept with the record."""
+def as_stored(diagnosis: Diagnosis, state: State, now: float, outcome: str) -> dict[str, object]:
+    """A diagnosis as it is kept with the record, of the state that was judged."""
     otherwise = diagnosis.otherwise
     return {
+        "state": state,
         "rule": diagnosis.finding.rule,
         "reason": diagnosis.reason,
         "evidence": diagnosis.finding.evidence,

@@ -44,6 +44,8 @@ class TowPolicy:
     """Whether a stuck CREATED, CHECKS_RUNNING or MERGING gets one try before a person."""
     reopen_unknown: bool = True
     """Whether a conflicting one whose vulnerability is not known is closed all the same."""
+    fixed: frozenset[str] | None = None
+    """The repositories in which a closed one is opened anew; None where others see to that."""
     max_parallel: int = 4
     batch_size: int = 50
     max_stale_per_sweep: int = 1000
@@ -60,6 +62,9 @@ class TowPolicy:
 
     def of(self, repo: str) -> RepoPolicy:
         return self.repos.get(repo, self.general)
+
+    def opens_anew(self, repo: str) -> bool:
+        return self.fixed is None or repo in self.fixed
 
     def context(self, repo: str) -> Context:
         """What the events of a repository are read by."""

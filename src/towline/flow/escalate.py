@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from towline.core.canonical import parse_json
-from towline.core.escalation import ESCALATED, SENT, escalation
+from towline.core.escalation import ESCALATED, SENT, Notice, escalation
 from towline.core.ids import job_id, mark_of
 from towline.core.lifecycle import TERMINAL
 from towline.core.snapshot import PullRef
@@ -28,6 +28,7 @@ from towline.ports.notifier import Notifier
 from towline.ports.pulls import Change, EventSource, PullEvent, PullRecord, PullStore
 
 ESCALATE = "escalate"
+NOTIFY = "notify"
 _MOST_ATTEMPTS = 20
 _log = logging.getLogger("towline.tow")
 
@@ -63,6 +64,17 @@ def _job(ref: PullRef, key: str, now_us: int) -> NewJob:
         kind=ESCALATE,
         params=orjson.dumps(params).decode(),
         max_attempts=_MOST_ATTEMPTS,
+    )
+
+
+def notice_job(notice: Notice, at_us: int, mark: str) -> NewJob:
+    """One for each mark and time, however often it is queued."""
+    return NewJob(
+        id=job_id(at_us, hashlib.sha256(mark.encode()).digest()),
+        queue=OWN_QUEUE,
+        kind=NOTIFY,
+        params=orjson.dumps({"title": notice.title, "text": notice.text}).decode(),
+        max_attempts=10,
     )
 
 

@@ -5,18 +5,14 @@ An action asks all that it concerns, and tells each of them how it went.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-import orjson
-
 from towline.core.escalation import breaker_notice
-from towline.core.ids import job_id
-from towline.ports.jobs import OWN_QUEUE, JobStore, NewJob
+from towline.flow.escalate import notice_job
+from towline.ports.jobs import JobStore, NewJob
 
 GLOBAL = "towline:breaker:global"
-NOTIFY = "notify"
 BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
 
 
@@ -139,11 +135,4 @@ class Breakers:
 
 def _notice_job(report: BreakerReport) -> NewJob:
     notice = breaker_notice(report.name, report.failure_rate)
-    dice = hashlib.sha256(f"{report.name} {report.opening_us}".encode()).digest()
-    return NewJob(
-        id=job_id(report.opening_us, dice),
-        queue=OWN_QUEUE,
-        kind=NOTIFY,
-        params=orjson.dumps({"title": notice.title, "text": notice.text}).decode(),
-        max_attempts=10,
-    )
+    return notice_job(notice, report.opening_us, f"{report.name} {report.opening_us}")

@@ -191,7 +191,7 @@ class Handling:
         handled = so_far._replace(fate="decided", decision=decision)
         if mode.dry or diagnosis.action == "NO_ACTION":
             return handled
-        stored = as_stored(diagnosis, self._clock.now_us() / 1e6, "observed")
+        stored = as_stored(diagnosis, record.state, self._clock.now_us() / 1e6, "observed")
 
         def decide(current: PullRecord | None, now_us: int) -> Change | None:
             if current is None:
@@ -276,7 +276,7 @@ class Handling:
         if not mode.room():
             return await self._noted(record, diagnosis, "skipped", "later", so_far)
         finding = diagnosis.finding
-        stored = as_stored(diagnosis, self._clock.now_us() / 1e6, "escalated")
+        stored = as_stored(diagnosis, record.state, self._clock.now_us() / 1e6, "escalated")
         escalate = escalating(
             reason=diagnosis.reason, rule=finding.rule, evidence=finding.evidence, diagnosis=stored
         )
@@ -290,7 +290,7 @@ class Handling:
         self, record: PullRecord, diagnosis: Diagnosis, fate: Fate, said: str, so_far: Handled
     ) -> Handled:
         """The diagnosis stays with the record; the same one again is not written."""
-        stored = as_stored(diagnosis, self._clock.now_us() / 1e6, said)
+        stored = as_stored(diagnosis, record.state, self._clock.now_us() / 1e6, said)
 
         def decide(current: PullRecord | None, now_us: int) -> Change | None:
             if current is None or current.state in TERMINAL or _alike(current.diagnosis, stored):

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 
 import orjson
 
+from towline.core.escalation import nobody_reopens
 from towline.core.ids import job_id
-from towline.core.remedies import CLOSING_TEXT
+from towline.core.remedies import CLOSING_TEXT, closing_text
 from towline.core.snapshot import Snapshot
 from towline.core.sweep_policy import TowPolicy
 from towline.errors import Rejected, Unavailable
 from towline.flow import remediate_records as records
+from towline.flow.escalate import notice_job
 from towline.flow.remediate_records import Ending, Outcome, Remedied
 from towline.ports.forge import Done, Forge
 from towline.ports.jobs import OWN_QUEUE, NewJob
@@ -79,8 +81,9 @@ class Closer:
     async def _close(self, record: PullRecord) -> Done:
         """The comment comes first: a closed one with it was closed by us."""
         forge = self._forges[record.ref.forge]
+        text = closing_text(record.ref.repo, self._policy.opens_anew(record.ref.repo))
         try:
-            await forge.comment(record.ref, CLOSING_TEXT, _MARKER)
+            await forge.comment(record.ref, text, _MARKER)
             return await forge.close(record.ref)
         except Rejected as refused:
             return Done("blocked", str(refused))
@@ -91,13 +94,16 @@ class Closer:
             return Remedied("done", "", record)
         if record.vulnerability_id is not None:
             await self._store.count_reopened(record.vulnerability_id, intent.id)
-        closing = records.closing(
-            CLOSING_TEXT, source, f"closed {intent.id}", "REPLACED", [fix_job(record, intent)]
-        )
+        jobs, detail = [fix_job(record, intent)], "closed; a fresh one is asked for"
+        if not self._policy.opens_anew(record.ref.repo):
+            detail = f"closed; nobody opens a fresh one: {record.ref.repo} is not in fix.repos"
+            mark = f"unreplaced {intent.id}"
+            jobs.append(notice_job(nobody_reopens(record), intent.began_us, mark))
+        closing = records.closing(CLOSING_TEXT, source, f"closed {intent.id}", "REPLACED", jobs)
         ending = Ending(
             intent_id=intent.id,
             outcome="done",
-            detail="closed; a fresh one is asked for",
+            detail=detail,
             source=source,
             adjust=closing,
         )

@@ -271,12 +271,17 @@ def tries_of(
 
 
 def current_diagnosis(record: PullRecord) -> Mapping[str, Any] | None:
-    """The reconciler's last one, unless its state has changed since; a person keeps the last."""
+    """The reconciler's last one, unless its state is another by now, be it by the remedy itself.
+
+    A person keeps the last.
+    """
     stored = record.diagnosis
     if stored is None or record.state in TERMINAL:
         return None
     if record.state == _STUCK:
         return stored if stored.get("next_action") == _STUCK else None
+    if stored.get("state", record.state) != record.state:
+        return None
     at = stored.get("at")
     return stored if isinstance(at, int | float) and at >= record.since_us / 1e6 else None
 
@@ -305,7 +310,8 @@ def diagnosis_now(
         reopened=reopened,
     )
     now = now_us / 1e6
-    return as_stored(diagnosed(case, now, policy, heal_unlisted=heal_unlisted), now, "undecided")
+    diagnosis = diagnosed(case, now, policy, heal_unlisted=heal_unlisted)
+    return as_stored(diagnosis, record.state, now, "undecided")
 
 
 def _why_a_person(events: Sequence[PullEvent]) -> Mapping[str, Any]:
