@@ -108,6 +108,25 @@ def test_two_planes(tmp_path: Path, sqlite_url: str) -> None:
     assert f"control plane listens on http://127.0.0.1:{control}\n" in started.output
 
 
+def test_offers_on_both_ports(tmp_path: Path, sqlite_url: str) -> None:
+    """The body of who offers HTTP/2 counts."""
+    control, key = free_port(), "0123456789abcdef"
+    given = {
+        "TOWLINE_SERVE__CONTROL_PORT": str(control),
+        "TOWLINE_API_KEYS__OPS__KEY": key,
+        "TOWLINE_API_KEYS__OPS__SCOPES": "admin",
+    }
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": ""}
+    with program(tmp_path, sqlite_url, **given) as started:
+        for port, path, body, status in (
+            (started.port, "/mesh/submit_request", b'{"kind": "build", "params": {}}', 200),
+            (control, "/api/circuit-breaker/reset", b'{"name": "nobody"}', 404),
+        ):
+            answer = post(port, Knock(path, body, {"x-api-key": key, **offer}))
+            assert answer.status_code == status, answer.text
+        assert started.stop() == 0
+
+
 def test_a_signal_ends_it_at_once_when_idle(tmp_path: Path, sqlite_url: str) -> None:
     """Exit code 0, without a traceback, though a client keeps its connection open."""
     with (

@@ -24,6 +24,7 @@ from towline.telemetry import Audit
 from towline.web.gateway import Gateway
 from towline.web.hook_protocol import HookProtocol, protocol_for
 from towline.web.hooks import HookLimits, Hooks
+from towline.web.http_protocol import HttpProtocol
 
 _TURNS: Final = 40
 """Of the loop, in which all answers are written: nothing here waits for anything."""
@@ -152,18 +153,34 @@ class _Methods:
         self.found: list[bytes] = []
         self.parser = httptools.HttpRequestParser(self)
 
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
-        self.found.append(self.parser.get_method())
+        if not self.parser.should_upgrade():
+            self.found.append(self.parser.get_method())
 
 
 def methods_in(data: bytes) -> tuple[list[bytes], bool]:
     """As far as it can be read, and whether all of it can."""
     methods = _Methods()
     try:
-        methods.parser.feed_data(data)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        while True:
+            try:
+                methods.parser.feed_data(data)
+                return methods.found, True
+            except httptools.HttpParserUpgrade as offer:
+                data = data[offer.args[0] :]
+                HttpProtocol._decline(cast("Any", methods))
+    except httptools.HttpParserError:
         return methods.found, False
-    return methods.found, True
 
 
 def replies_in(written: bytes, methods: Sequence[bytes]) -> list[Reply]:

@@ -183,6 +183,7 @@ def _http_seeds() -> Iterator[bytes]:
     yield _request(b"/webhooks/ci/%2e%2e?x=1", b"{}", expect="100-continue")
     yield _request(b"/webhooks/slack", b"a" * 5000)
     yield _request(b"/webhooks/github", b"{}", connection="upgrade", upgrade="websocket")
+    yield _request(b"/webhooks/github", b"{}", connection="upgrade", upgrade="h2c") + gitlab
     yield b"POST http://h/webhooks/github HTTP/1.1\r\nhost: h\r\ncontent-length: 99\r\n\r\n{}"
     yield b"POST /webhooks/github HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" + gitlab
 

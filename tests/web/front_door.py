@@ -27,7 +27,7 @@ from tests.sources.samples import (
     slack_headers,
 )
 from tests.web.asgi_client import DEADLINE, Server
-from towline.cli.serve import hook_protocol
+from towline.cli.serve import hook_protocol, plain_protocol
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, JobRecord
 from towline.service import Service
@@ -245,7 +245,7 @@ async def front_door(
         await service.open()
         if working:
             service.start()
-        http = hook_protocol(service) if short_way.get() else "auto"
+        http = hook_protocol(service) if short_way.get() else plain_protocol()
         async with served(service.apps()[0], http, idle_seconds) as (port, client):
             yield FrontDoor(service, client, port, clock)
         assert service.failures() == []

@@ -65,7 +65,7 @@ async def _serve(settings: Settings) -> None:
         data, control = service.apps()
         servers = [server_of(data, hook_protocol(service))]
         if settings.serve.control_port is not None:
-            servers.append(server_of(control, "auto"))
+            servers.append(server_of(control, plain_protocol()))
         _say(sockets, made)
         await _until_stopped(service, servers, sockets)
     finally:
@@ -114,6 +114,15 @@ def hook_protocol(service: Service) -> Any:
     except ImportError:
         return "auto"
     return protocol_for(service.hooks)
+
+
+def plain_protocol() -> Any:
+    """Of addresses without webhooks."""
+    try:
+        from towline.web.http_protocol import HttpProtocol
+    except ImportError:
+        return "auto"
+    return HttpProtocol
 
 
 def server_of(app: App, http: Any) -> uvicorn.Server:

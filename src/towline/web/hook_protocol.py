@@ -17,11 +17,12 @@ from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from towline import tracing
 from towline.web.answers import Problem, too_slow
 from towline.web.hooks import PREFIX, Answer, Hooks, answer_of
+from towline.web.http_protocol import HttpProtocol
 
 _PREFIX: Final = PREFIX.encode()
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -80,7 +81,7 @@ class _Delivery:
         return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
 
 
-class HookProtocol(HttpToolsProtocol):
+class HookProtocol(HttpProtocol):
     """A connection. `hooks` is set by `protocol_for`."""
 
     hooks: Hooks
@@ -98,7 +99,7 @@ class HookProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._wait()
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         super().data_received(data)
         if self._unfinished and self._patience is None:
             self._wait()
@@ -199,8 +200,8 @@ class HookProtocol(HttpToolsProtocol):
         if not isinstance(cycle, _Delivery):
             super().on_message_complete()
             return
-        if cycle.response_complete:
-            return
+        if cycle.whole or cycle.response_complete:
+            return  # whole already: what ended is the head of an offer pipelined behind it
         cycle.whole = True
         self._deliver(cycle)
 

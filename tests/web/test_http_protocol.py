@@ -1,0 +1,138 @@
+"""Requests that offer another protocol, as Java's HttpClient does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.web.front_door import (
+    Knock,
+    RawReply,
+    Wire,
+    front_door,
+    head_of,
+    ping,
+    push,
+    short_way,
+)
+
+H2C = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB")
+WEBSOCKET = (
+    *("connection: keep-alive, Upgrade", "upgrade: websocket", "sec-websocket-version: 13"),
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+SOON = 0.3
+KEY = "0123456789abcdef"
+KEYS = {"ops": {"key": KEY, "scopes": ["admin"]}}
+
+
+@pytest.fixture(params=["webhooks", "control port"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the protocol of an address that takes webhooks, and with that of one without."""
+    token = short_way.set(request.param == "webhooks")
+    yield
+    short_way.reset(token)
+
+
+def offer(knock: Knock, *more: str) -> bytes:
+    return head_of(knock, *H2C, *more) + knock.body
+
+
+def call(path: str, body: Any) -> Knock:
+    return Knock(path, json.dumps(body).encode(), {"x-api-key": KEY})
+
+
+def told(reply: RawReply) -> tuple[int, str]:
+    return reply.status, reply.json["status" if reply.status < 400 else "code"]
+
+
+async def goes_on(wire: Wire) -> bool:
+    """Whether the connection takes another request."""
+    knock = ping()
+    await wire.send(head_of(knock) + knock.body)
+    return told(await wire.reply()) == (202, "accepted")
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 10**6])
+async def test_a_delivery_with_an_offer(sqlite_url: str, piece: int) -> None:
+    """Its body counts, in however many segments head and body come, and the connection goes on."""
+    async with front_door(sqlite_url) as door, door.wire() as wire:
+        knock = push()
+        whole = offer(knock)
+        for at in range(0, len(whole), piece):
+            await wire.send(whole[at : at + piece])
+        assert told(await wire.reply()) == (202, "accepted")
+        assert await goes_on(wire)
+        assert len(await door.inbox()) == 2
+
+
+async def test_calls_with_an_offer(sqlite_url: str) -> None:
+    """A submission is taken, and a reset that names a breaker is about that one alone."""
+    submission = {"kind": "build", "params": {}, "idempotency_key": "key-0000-1"}
+    reset = call("/api/circuit-breaker/reset", {"name": "nobody"})
+    async with front_door(sqlite_url, api_keys=KEYS) as door, door.wire() as wire:
+        await wire.send(offer(call("/mesh/submit_request", submission)))
+        assert (await wire.reply()).json["ok"] is True
+        await wire.send(offer(reset))
+        assert told(await wire.reply()) == (404, "unknown_breaker")
+
+
+async def test_offers_among_pipelined_requests(sqlite_url: str) -> None:
+    """Sent in one go, each has its own answer, in order, and is taken in once."""
+    knocks = [push() for _ in range(6)]
+    async with front_door(sqlite_url) as door, door.wire() as wire:
+        requests = [
+            offer(knock) if number % 3 else head_of(knock) + knock.body
+            for number, knock in enumerate(knocks)
+        ]
+        await wire.send(b"".join(requests))
+        replies = [await wire.reply() for _ in knocks]
+        assert [told(reply) for reply in replies] == [(202, "accepted")] * 6
+        ids = [reply.json["delivery_id"] for reply in replies]
+        assert ids == [knock.headers["x-github-delivery"] for knock in knocks]
+        assert await goes_on(wire)
+        assert len(await door.inbox()) == 7
+
+
+async def test_a_body_in_chunks_with_an_offer(sqlite_url: str) -> None:
+    """What has no length told is read to its end as well."""
+    async with front_door(sqlite_url) as door, door.wire() as wire:
+        knock = push()
+        head = head_of(knock, *H2C, "transfer-encoding: chunked")
+        await wire.send(head.replace(b"content-length", b"x-length"))
+        await wire.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(knock.body), knock.body))
+        assert told(await wire.reply()) == (202, "accepted")
+
+
+async def test_an_offer_of_websockets(sqlite_url: str) -> None:
+    """It is declined by the ordinary answer, with a body and without."""
+    async with front_door(sqlite_url) as door, door.wire() as wire:
+        knock = ping()
+        lines = ["GET /healthz HTTP/1.1", "host: towline", *WEBSOCKET]
+        await wire.send("\r\n".join([*lines, "", ""]).encode())
+        assert told(await wire.reply()) == (200, "ok")
+        await wire.send(head_of(knock, *WEBSOCKET) + knock.body)
+        assert told(await wire.reply()) == (202, "accepted")
+        assert await goes_on(wire)
+
+
+async def test_limits_hold_for_offers(sqlite_url: str) -> None:
+    """413 for what is too large, 408 for what is too slow, and 100 for who asks first."""
+    limits = {"max_body_bytes": 1000, "body_timeout_seconds": SOON}
+    async with front_door(sqlite_url, ingest=limits) as door:
+        knock = ping()
+        async with door.wire() as wire:
+            await wire.send(head_of(knock, *H2C, length=1001))
+            assert told(await wire.reply()) == (413, "too_large")
+        async with door.wire() as wire:
+            await wire.send(offer(knock)[:-1])
+            assert told(await wire.reply()) == (408, "too_slow")
+            assert await wire.hung_up()
+        async with door.wire() as wire:
+            await wire.send(head_of(knock, *H2C, "expect: 100-continue"))
+            assert (await wire.reply()).status == 100
+            await wire.send(knock.body)
+            assert told(await wire.reply()) == (202, "accepted")
