@@ -108,8 +108,8 @@ def test_two_planes(tmp_path: Path, sqlite_url: str) -> None:
     assert f"control plane listens on http://127.0.0.1:{control}\n" in started.output
 
 
-def test_offers_on_both_ports(tmp_path: Path, sqlite_url: str) -> None:
-    """The body of who offers HTTP/2 counts."""
+def test_offers_and_nonsense_on_both_ports(tmp_path: Path, sqlite_url: str) -> None:
+    """The body of who offers HTTP/2 counts; what is no HTTP is answered by a problem."""
     control, key = free_port(), "0123456789abcdef"
     given = {
         "TOWLINE_SERVE__CONTROL_PORT": str(control),
@@ -124,6 +124,11 @@ def test_offers_on_both_ports(tmp_path: Path, sqlite_url: str) -> None:
         ):
             answer = post(port, Knock(path, body, {"x-api-key": key, **offer}))
             assert answer.status_code == status, answer.text
+            with socket.create_connection(("127.0.0.1", port), SECONDS) as wire:
+                wire.sendall(b"BREW / HTTP/1.1\r\n\r\n")
+                said = wire.makefile("rb").read()
+            assert said.startswith(b"HTTP/1.1 400 ")
+            assert b'"code":"bad_request"' in said
         assert started.stop() == 0
 
 

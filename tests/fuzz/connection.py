@@ -29,8 +29,8 @@ from towline.web.http_protocol import HttpProtocol
 _TURNS: Final = 40
 """Of the loop, in which all answers are written: nothing here waits for anything."""
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*")
-_NO_HTTP: Final = b"Invalid HTTP request received."
-"""What uvicorn says before it hangs up, whatever is still to be answered."""
+_NO_HTTP: Final = b'{"type":"urn:towline:problem:bad_request"'
+"""What is said before it hangs up, whatever is still to be answered."""
 _BODILESS: Final = frozenset({100, 204, 304})
 
 

@@ -1,4 +1,4 @@
-"""Requests that offer another protocol, as Java's HttpClient does."""
+"""Requests that offer another protocol, as Java's HttpClient does, and what is no HTTP at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.web.front_door import (
+    FrontDoor,
     Knock,
     RawReply,
     Wire,
@@ -54,6 +55,11 @@ async def goes_on(wire: Wire) -> bool:
     knock = ping()
     await wire.send(head_of(knock) + knock.body)
     return told(await wire.reply()) == (202, "accepted")
+
+
+def is_bad_request(reply: RawReply) -> bool:
+    about = reply.headers["content-type"], reply.headers["connection"], told(reply)
+    return about == ("application/problem+json", "close", (400, "bad_request"))
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 10**6])
@@ -136,3 +142,29 @@ async def test_limits_hold_for_offers(sqlite_url: str) -> None:
             assert (await wire.reply()).status == 100
             await wire.send(knock.body)
             assert told(await wire.reply()) == (202, "accepted")
+
+
+async def refused(door: FrontDoor, sent: bytes) -> bool:
+    async with door.wire() as wire:
+        await wire.send(sent)
+        return is_bad_request(await wire.reply()) and await wire.hung_up()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"BREW /healthz HTTP/1.1\r\nhost: towline\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"CONNECT db.internal:5432 HTTP/1.1\r\nhost: db.internal:5432\r\n\r\n",
+        b"POST /webhooks/github HTTP/1.1\r\ncontent-length: abc\r\n\r\n",
+        b"POST /mesh/claim HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        offer(ping(), "transfer-encoding: chunked"),
+    ],
+    ids=lambda sent: sent.split()[0].decode("latin-1"),
+)
+async def test_what_is_no_http(sqlite_url: str, sent: bytes) -> None:
+    """A problem like every other, and the end of the connection."""
+    async with front_door(sqlite_url) as door:
+        assert await refused(door, sent)

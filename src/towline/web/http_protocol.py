@@ -1,4 +1,4 @@
-"""uvicorn's protocol, but that an offer of another protocol is declined.
+"""uvicorn's protocol, but that an offer of another protocol is declined, and refusals are problems.
 
 Clients such as Java's and `curl --http2` offer HTTP/2 with a plain request (`Upgrade: h2c`). Who
 does not take the offer answers the request as if it had not been made. httptools ends it at its
@@ -12,9 +12,12 @@ import contextlib
 from typing import Final
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from towline.web.answers import Problem
 
 _OFFER: Final = frozenset({b"upgrade", b"http2-settings"})
+_CLOSE: Final = (b"connection", b"close")
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -32,7 +35,7 @@ class HttpProtocol(HttpToolsProtocol):
                     self._decline()
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("Invalid HTTP request received.")
+            self.send_400_response("this is not a request that HTTP allows")
 
     def _should_upgrade(self) -> bool:
         """uvicorn leaves a request with an offer alone, up to its end at the head."""
@@ -49,3 +52,12 @@ class HttpProtocol(HttpToolsProtocol):
         with contextlib.suppress(AttributeError):  # httptools before 0.6.3, as in uvicorn
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"".join(lines) + b"\r\n")
+
+    def send_400_response(self, msg: str) -> None:
+        if self.transport.is_closing():
+            return
+        start, body = Problem(400, "bad_request", msg).messages()
+        headers = (*self.server_state.default_headers, *start["headers"], _CLOSE)
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        self.transport.write(STATUS_LINE[400] + b"".join(lines) + b"\r\n" + body["body"])
+        self.transport.close()
