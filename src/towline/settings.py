@@ -45,6 +45,8 @@ from towline.settings_tow import (
     TriggersSettings,
 )
 from towline.settings_values import (
+    LONGEST_SECONDS,
+    Bytes,
     Count,
     Port,
     Seconds,
@@ -92,7 +94,7 @@ class IngestSettings(Table):
     """Above which a delivery is refused with 413."""
     max_concurrency: Count = 512
     """Deliveries under way in one process, above which the answer is 503."""
-    max_inflight_bytes: Count = 268_435_456
+    max_inflight_bytes: Bytes = 268_435_456
     """Bytes of bodies under way in one process."""
     body_timeout_seconds: Seconds = 10
     """Within which a body must have arrived."""
@@ -121,7 +123,7 @@ class WorkerSettings(Table):
 
     concurrency: Count = 100
     """Jobs at a time in one process."""
-    lease_seconds: Annotated[float, Field(ge=1)] = 60
+    lease_seconds: Annotated[float, Field(ge=1, le=LONGEST_SECONDS)] = 60
     """After which a silent worker's jobs go to others."""
     job_timeout_seconds: Seconds = 1200
     """After which a job is stopped and tried again."""
@@ -170,9 +172,9 @@ class AuditSettings(Table):
 
     file: Path | None = None
     """Where audit events go as JSON lines; else to the log."""
-    max_bytes: Count = 10_485_760
+    max_bytes: Bytes = 10_485_760
     """When the file is rotated."""
-    keep_files: Count = 5
+    keep_files: Annotated[int, Field(ge=1, le=1000)] = 5
     """How many old files are kept."""
 
 
@@ -227,7 +229,7 @@ class Settings(Table):
     """Redis, for `state_backend = "redis"` and for `engine = "celery"`."""
     engine: Literal["embedded", "celery"] = "embedded"
     """Who works: workers inside of each process, or Celery's."""
-    store_timeout_seconds: Seconds = 5.0
+    store_timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 5.0
     """Within which every call to the store ends."""
     idempotency: IdempotencySettings = IdempotencySettings()
     github: GitHubSettings = GitHubSettings()

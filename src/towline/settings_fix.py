@@ -45,7 +45,7 @@ def _cron(expression: str | None) -> str | None:
 
 
 Argv = Annotated[tuple[Name, ...], BeforeValidator(list_of), Field(min_length=1)]
-Megabytes = Annotated[int, Field(ge=16)]
+Megabytes = Annotated[int, Field(ge=16, le=2**20)]
 
 
 class ToolSettings(Table):

@@ -12,6 +12,7 @@ from towline.core.signals import TriggerKind
 from towline.core.staleness import THRESHOLD_SECONDS
 from towline.settings_fix import RepoFixSettings
 from towline.settings_values import (
+    MOST,
     AppriseUrls,
     Count,
     HttpUrl,
@@ -27,7 +28,7 @@ from towline.settings_values import (
     list_of,
 )
 
-Tries = Annotated[int, Field(ge=0)]
+Tries = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class TowSettings(Table):

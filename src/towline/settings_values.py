@@ -12,8 +12,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 _LONGEST_REGEX: Final = 2000
 _REPO: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+LONGEST_SECONDS: Final = 315_360_000
+"""Ten years: in microseconds, and added to a date, it is far from where anything overflows."""
+MOST: Final = 2**31 - 1
+
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Bytes = Annotated[int, Field(ge=1, le=2**40)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
