@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,7 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 _BODILESS: Final = frozenset({204, 304})
 _JSON: Final = (b"content-type", b"application/json")
 _PROBLEM: Final = (b"content-type", b"application/problem+json")
+_log = logging.getLogger("towline.web")
 
 
 def messages(status: int, headers: Headers, body: bytes) -> list[Message]:
@@ -58,6 +60,12 @@ class Problem(Exception):
 
     def messages(self) -> list[Message]:
         return messages(self.status, self.headers, self.body())
+
+
+def unforeseen(path: str) -> Problem:
+    """The last resort where an error is handled: logged with its traceback, answered without."""
+    _log.exception("an error that nobody expected, in %.200a", path)
+    return Problem(500, "internal_error", "see the log")
 
 
 def json_messages(status: int, value: Any, headers: Headers | None = None) -> list[Message]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from towline.web.answers import App, Problem, Receive, Scope, Send, answer
+from towline.web.answers import App, Problem, Receive, Scope, Send, answer, unforeseen
 from towline.web.hooks import PREFIX as HOOKS
 
 MESH: Final = "/mesh/"
@@ -27,11 +27,15 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = scope["path"]
-            if path.startswith(HOOKS):
-                await self._hooks(scope, receive, send)
-                return
-            if path.startswith(MESH):
-                await self._mesh(scope, receive, send)
+            try:
+                if path.startswith(HOOKS):
+                    await self._hooks(scope, receive, send)
+                    return
+                if path.startswith(MESH):
+                    await self._mesh(scope, receive, send)
+                    return
+            except Exception:  # before the answer, which both of them send whole
+                await answer(send, unforeseen(path).messages())
                 return
         await self._rest(scope, receive, send)
 

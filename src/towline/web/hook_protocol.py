@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from towline import tracing
-from towline.web.answers import Problem, too_slow
+from towline.web.answers import Problem, too_slow, unforeseen
 from towline.web.hooks import PREFIX, Answer, Hooks, answer_of
 from towline.web.http_protocol import HttpProtocol
 
@@ -227,10 +227,13 @@ class HookProtocol(HttpProtocol):
         """By a callback, cheaper than a task; a trace or a deadline of its own needs one."""
         given = (cycle.source, cycle.provider, cycle.headers, cycle.body())
         cycle.chunks.clear()
-        if cycle.source in self.hooks.needs_task or not tracing.off():
-            cycle.under_way = self.loop.create_task(self._take(cycle, *given))
-        else:
-            cycle.under_way = self.hooks.start(*given, partial(self._answer, cycle))
+        try:
+            if cycle.source in self.hooks.needs_task or not tracing.off():
+                cycle.under_way = self.loop.create_task(self._take(cycle, *given))
+            else:
+                cycle.under_way = self.hooks.start(*given, partial(self._answer, cycle))
+        except Exception:
+            self._answer(cycle, answer_of(unforeseen(PREFIX + cycle.source)))
         if cycle.under_way is not None:
             self.tasks.add(cycle.under_way)
 
@@ -243,6 +246,8 @@ class HookProtocol(HttpProtocol):
             self._leave(cycle)
             self.transport.close()
             raise
+        except Exception:
+            answer = answer_of(unforeseen(PREFIX + cycle.source))
         self._answer(cycle, answer)
 
     def _leave(self, cycle: _Delivery) -> None:

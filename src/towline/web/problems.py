@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from towline.errors import Conflict, LeaseLost, Rejected, StoreFull, TowlineError, Transient
 from towline.errors import Unavailable as StoreUnavailable
-from towline.web.answers import App, Message, Problem, Receive, Scope, Send, answer
+from towline.web.answers import App, Message, Problem, Receive, Scope, Send, answer, unforeseen
 
 MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_SECONDS: Final = 5.0
@@ -122,7 +122,7 @@ def _response(problem: Problem) -> Response:
 
 
 class _LastResort:
-    """An error that nobody expected: logged with its traceback, answered without."""
+    """An error that nobody expected is answered, unless an answer has begun."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -140,8 +140,7 @@ class _LastResort:
         except Exception:
             if started or scope["type"] != "http":
                 raise
-            _log.exception("an error that nobody expected, in %.200a", scope["path"])
-            await answer(send, Problem(500, "internal_error", "see the log").messages())
+            await answer(send, unforeseen(scope["path"]).messages())
 
 
 def _described(app: FastAPI, beside: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from towline.web.answers import (
     answer,
     json_messages,
     messages,
+    unforeseen,
 )
 from towline.web.auth import Keyring
 
@@ -90,6 +91,8 @@ class WorkerDoor:
         except TowlineError:
             unavailable = Problem(503, "unavailable", "the database does not answer")
             whole = unavailable.retry_after(READY_SECONDS).messages()
+        except Exception:
+            whole = unforeseen(scope["path"]).messages()
         await answer(send, whole)
 
     async def _answered(self, scope: Scope) -> list[Message]:

@@ -1,0 +1,75 @@
+"""An error that nobody expected, in the parts that no framework serves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+import httpx2
+import pytest
+
+from tests.web.control_plane import is_problem
+from tests.web.front_door import Knock, ping, served, slack
+from towline.cli.serve import plain_protocol
+from towline.flow.ingest import Ingest
+from towline.flow.submit import Submit
+from towline.web.answers import App
+from towline.web.auth import Keyring
+from towline.web.gateway import Gateway
+from towline.web.hook_protocol import protocol_for
+from towline.web.hooks import HookLimits, Hooks
+from towline.web.mesh import Mesh
+from towline.web.scraping import WorkerDoor
+
+SUBMISSION = Knock("/mesh/submit_request", b"{}", {})
+METRICS = Knock("/metrics", b"", {"x-forwarded-for": "203.0.113.9"})
+
+
+class Odd:
+    """An ingest whose receipts are none, and keys that cannot be checked."""
+
+    def begin(self, *given: Any) -> object:
+        return object()
+
+    async def take_in(self, *given: Any, **named: Any) -> object:
+        return object()
+
+    async def check(self, *given: Any) -> Any:
+        raise RuntimeError("a secret of db.internal")
+
+
+async def rest(scope: Any, receive: Any, send: Any) -> None:
+    """Nobody comes here."""
+
+
+async def answers(app: App, http: Any, knock: Knock) -> httpx2.Response:
+    async with served(app, http) as (_, client):
+        if not knock.body:
+            return await client.get(knock.path, headers=knock.headers)
+        return await client.post(knock.path, content=knock.body, headers=knock.headers)
+
+
+@pytest.mark.parametrize("way", ["short", "ASGI"])
+@pytest.mark.parametrize(
+    "knock",
+    [ping(), slack(b'{"type": "event_callback"}'), SUBMISSION, METRICS],
+    ids=["a delivery", "a delivery with a deadline", "a submission", "figures"],
+)
+async def test_an_error_that_nobody_expected(
+    knock: Knock, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """500 with a code, one line with the traceback in the log, and nothing of it in the answer."""
+    odd = Odd()
+    hooks = Hooks(cast("Ingest", odd), HookLimits())
+    app: App = Gateway(hooks, Mesh(cast("Submit", None), odd), rest)
+    if knock is METRICS:
+        app = WorkerDoor(cast("Keyring", odd), odd.check)
+    http = protocol_for(hooks) if way == "short" else plain_protocol()
+    caplog.set_level(logging.WARNING)
+    answer = await answers(app, http, knock)
+    assert is_problem(answer, 500, "internal_error")
+    assert "db.internal" not in answer.text
+    (said,) = caplog.records
+    assert said.exc_info is not None
+    assert knock.path in said.getMessage()
+    assert hooks.active == 0
