@@ -123,6 +123,44 @@ def test_one_seed_from_the_command_line() -> None:
     assert told == json.loads(second.stdout)
 
 
+def test_a_single_seed_however_it_is_asked_for() -> None:
+    """It is the same play by `--seeds 1` as by `--seed`, with its hash."""
+    asked = [["--seed", "3"], ["--seeds", "1", "--from", "3"], ["--seeds", "1", "--seed", "3"]]
+    told = [json.loads(simulate(*words, "--json").stdout) for words in asked]
+    assert told[0]["trace_hash"]
+    assert told[0] == told[1] == told[2]
+
+
+def test_a_violation_names_its_seed() -> None:
+    """Of a single seed they are told in the shape in which those of many are."""
+    play_it = (
+        "from towline.cli import main; from towline.proof import mutations as known\n"
+        "with known.without(known.all_mutations()['swap-any-token']): main()"
+    )
+    words = ["simulate", "--seed", str(RARE["swap-any-token"]), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", play_it, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    assert done.returncode == 1, done.stderr
+    violations = json.loads(done.stdout)["violations"]
+    assert violations
+    assert all(sorted(one) == ["seed", "violation"] for one in violations)
+
+
+def test_so_many_seeds_from_one_on() -> None:
+    """`--seeds N --seed S` plays N of them, of which each violation names its own."""
+    done = simulate("--seeds", "3", "--seed", "7", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["seeds"], sum(told["scenes"].values())) == (3, 3)
+    assert "trace_hash" not in told
+
+
 def test_many_seeds_from_the_command_line() -> None:
     """The summary as data."""
     done = simulate("--seeds", "14", "--from", "100", "--json")
@@ -136,6 +174,8 @@ def test_many_seeds_from_the_command_line() -> None:
     [
         (["--seeds", "0"], "--seeds is a number from 1"),
         (["--trace"], "--trace needs --seed"),
+        (["--seed", "3", "--from", "5"], "--seed and --from exclude each other"),
+        (["--seed", "3", "--mutations"], "--seed and --mutations exclude each other"),
         (["--jobs", "1000"], "--jobs is a number from 1 to 512"),
         (["--seed", "-1"], "a seed is a whole number from 0 on"),
     ],

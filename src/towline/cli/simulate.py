@@ -14,7 +14,7 @@ import typer
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from towline.proof.gate import Caught
     from towline.proof.mutations import Mutation
@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 
 _MOST_SEEDS = 10_000_000
 _SEEDS_PER_SAFEGUARD = 300
+_USUAL_SEEDS = 200
 
-_Seeds = Annotated[int, typer.Option(help="How many seeds to play.")]
-_First = Annotated[int, typer.Option("--from", help="The first of them.")]
-_Seed = Annotated[int | None, typer.Option(help="Play this one alone, and again if it failed.")]
-_Trace = Annotated[bool, typer.Option(help="With --seed: print all that happened.")]
+_Seeds = Annotated[
+    int | None,
+    typer.Option(help="How many seeds to play; 200 if neither this nor --seed is given."),
+]
+_Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="The first of them; without --seeds the only one, played again if it failed."
+    ),
+]
+_First = Annotated[int | None, typer.Option("--from", help="The first of them.")]
+_Trace = Annotated[bool, typer.Option(help="Of a single seed: print all that happened.")]
 _Jobs = Annotated[int | None, typer.Option(help="Processes to use; all cores if not given.")]
 _Gate = Annotated[
     bool,
@@ -44,8 +53,8 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
-    seeds: _Seeds = 200,
-    first: _First = 0,
+    seeds: _Seeds = None,
+    first: _First = None,
     seed: _Seed = None,
     trace: _Trace = False,
     jobs: _Jobs = None,
@@ -53,21 +62,25 @@ def simulate(
     as_json: _Json = False,
 ) -> None:
     """Play the product on a virtual clock with faults at every call, from seeds."""
-    if not 1 <= seeds <= _MOST_SEEDS:
-        raise Rejected(f"--seeds is a number from 1 to {_MOST_SEEDS}, not {seeds}")
-    if min(first, seed or 0) < 0:
+    count = seeds if seeds is not None else _USUAL_SEEDS if seed is None else 1
+    if not 1 <= count <= _MOST_SEEDS:
+        raise Rejected(f"--seeds is a number from 1 to {_MOST_SEEDS}, not {count}")
+    if seed is not None and (first is not None or mutations):
+        raise Rejected(f"--seed and {'--mutations' if mutations else '--from'} exclude each other")
+    start = seed or first or 0
+    if start < 0:
         raise Rejected("a seed is a whole number from 0 on")
-    if trace and seed is None:
-        raise Rejected("--trace needs --seed: it prints one play")
+    if trace and count != 1:
+        raise Rejected("--trace needs --seed or --seeds 1: it prints one play")
     cores = jobs or os.cpu_count() or 1
     if not 1 <= cores <= 512:
         raise Rejected(f"--jobs is a number from 1 to 512, not {cores}")
-    if seed is not None:
-        _one(seed, trace, as_json)
-    elif mutations:
+    if mutations:
         _gate(cores, as_json)
+    elif count == 1:
+        _one(start, trace, as_json)
     else:
-        _many(first, seeds, cores, as_json)
+        _many(start, count, cores, as_json)
 
 
 # ---------------------------------------------------------------------- one seed
@@ -102,7 +115,7 @@ def _told_of_one(played: Played, faults: list[str]) -> dict[str, Any]:
         "virtual_hours": round(played.virtual_seconds / 3600, 4),
         "prs": played.prs,
         "faults": played.faults,
-        "violations": played.violations,
+        "violations": _listed({played.seed: played.violations}),
         "trace_hash": played.trace_hash,
     }
     if faults:
@@ -139,11 +152,6 @@ def _many(first: int, count: int, jobs: int, as_json: bool) -> None:
 
 
 def _told(summary: Summary) -> dict[str, Any]:
-    listed = [
-        {"seed": seed, "violation": what}
-        for seed, found in summary.violations.items()
-        for what in found
-    ]
     return {
         "seeds": summary.seeds,
         "virtual_hours": round(summary.virtual_hours, 2),
@@ -151,8 +159,14 @@ def _told(summary: Summary) -> dict[str, Any]:
         "commits": summary.commits,
         "faults": summary.faults,
         "scenes": summary.scenes,
-        "violations": listed,
+        "violations": _listed(summary.violations),
     }
+
+
+def _listed(violations: Mapping[int, list[str]]) -> list[dict[str, Any]]:
+    return [
+        {"seed": seed, "violation": what} for seed, found in violations.items() for what in found
+    ]
 
 
 def _say(summary: Summary) -> None:
