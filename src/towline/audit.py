@@ -52,6 +52,26 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger("towline.audit")
 
 
+def trouble_with(path: Path) -> str | None:
+    """Why no event can be written there; nothing is, and no file is made."""
+    flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NONBLOCK", 0)
+    try:
+        os.close(os.open(path, flags))
+    except FileNotFoundError:
+        return _trouble_with_folder(Path(os.path.realpath(path)).parent)
+    except (OSError, ValueError) as error:
+        return f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+    return None
+
+
+def _trouble_with_folder(folder: Path) -> str | None:
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"the folder {folder} cannot be written to"
+    return None
+
+
 def _wall_clock_us() -> int:
     return time.time_ns() // 1000
 

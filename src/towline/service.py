@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from towline import tracing
-from towline.audit import AuditFile
+from towline.audit import AuditFile, trouble_with
 from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlRates
 from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
@@ -341,6 +341,9 @@ def _audit(settings: Settings) -> Audit:
     audit = settings.audit
     if audit.file is None:
         return audit_to_log
+    trouble = trouble_with(audit.file)
+    if trouble is not None:
+        raise Rejected(f"audit.file (TOWLINE_AUDIT__FILE): {trouble}")
     return AuditFile(audit.file, audit.max_bytes, audit.keep_files)
 
 

@@ -184,3 +184,30 @@ async def test_notifiers_are_understood_and_not_rung(tmp_path: Path) -> None:
     ran = await examined(tmp_path, TOWLINE_NOTIFY__URLS="nonsense://quietly-s3cret")
     assert (ran.code, ran.verdicts("notify")) == (1, ["failure"])
     assert "s3cret" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("place", "complaint"),
+    [
+        ("no/audit.log", "/no does not exist"),
+        (".", "Is a directory"),
+        ("notes/audit.log", "Not a directory"),
+        ("sealed/audit.log", "/sealed cannot be written to"),
+    ],
+)
+async def test_an_audit_file_that_cannot_be_written(
+    tmp_path: Path, place: str, complaint: str
+) -> None:
+    """It fails and is named, as serve would refuse to start; a good one is not made by looking."""
+    (tmp_path / "notes").write_text("not a folder", encoding="utf-8")
+    (tmp_path / "sealed").mkdir(mode=0o500)
+    if place.startswith("sealed") and os.access(tmp_path / "sealed", os.W_OK):
+        pytest.skip("this user may write everywhere")
+    ran = await examined(tmp_path, TOWLINE_AUDIT__FILE=place)
+    (found,) = ran.findings("folders")
+    assert (ran.code, found["verdict"], ran.verdicts("start")) == (1, "failure", ["failure"])
+    assert "audit.file" in found["found"]
+    assert complaint in found["found"]
+    ran = await examined(tmp_path, TOWLINE_AUDIT__FILE="audit.log")
+    assert (ran.code, ran.verdicts("folders")) == (0, ["ok"])
+    assert sorted(os.listdir(tmp_path)) == ["notes", "sealed"]

@@ -25,6 +25,19 @@ def worker(folder: Path, url: str, **settings: str) -> Program:
     return Program(folder, {"TOWLINE_DATABASE_URL": url} | settings, "worker")
 
 
+def refused(folder: Path, url: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A start that must not succeed."""
+    return subprocess.run(
+        [sys.executable, "-m", "towline", "worker"],
+        cwd=folder,
+        env={**os.environ, "TOWLINE_DATABASE_URL": url, **settings},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
 def answers(url: str, **headers: str) -> httpx2.Response:
     """Once it listens."""
     ends = time.monotonic() + SECONDS
@@ -71,18 +84,18 @@ def test_a_port_that_is_taken(tmp_path: Path, sqlite_url: str) -> None:
     """One line that names it, and the worker does not begin."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        given = {"TOWLINE_DATABASE_URL": sqlite_url, "TOWLINE_WORKER__METRICS_PORT": str(port)}
-        ended = subprocess.run(
-            [sys.executable, "-m", "towline", "worker"],
-            cwd=tmp_path,
-            env={**os.environ, **given},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        ended = refused(tmp_path, sqlite_url, TOWLINE_WORKER__METRICS_PORT=str(port))
     assert ended.returncode == 1
     assert ended.stderr == f"towline: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_an_audit_file_that_cannot_be_written(tmp_path: Path, sqlite_url: str) -> None:
+    """One line that names it, before any event could be lost; and nothing is made there."""
+    ended = refused(tmp_path, sqlite_url, TOWLINE_AUDIT__FILE=str(tmp_path / "no" / "audit.log"))
+    trouble = f"the folder {tmp_path / 'no'} does not exist"
+    assert ended.returncode == 1
+    assert ended.stderr == f"towline: audit.file (TOWLINE_AUDIT__FILE): {trouble}\n"
+    assert not (tmp_path / "no").exists()
 
 
 async def asked(door: WorkerDoor, client: str, *headers: tuple[bytes, bytes]) -> Message:

@@ -167,9 +167,9 @@ def _start(settings: Settings) -> Probe:
 
     async def built() -> list[Finding]:
         from towline.service import Service
-        from towline.settings import AuditSettings, TraceSettings
+        from towline.settings import TraceSettings
 
-        quiet = {"audit": AuditSettings(), "traces": TraceSettings()}
+        quiet = {"traces": TraceSettings()}
         await Service(settings.model_copy(update=quiet)).close()
         return [ok("start", "towline serve would start with these settings")]
 

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
+from towline.audit import trouble_with
 from towline.core.checkup import Finding, failure, judge_space, ok, one_line, warning
 from towline.errors import TowlineError
 from towline.fixers.loading import GROUP
@@ -127,8 +128,17 @@ def look_at_folders(settings: Settings) -> list[Finding]:
         found.append(_judge_folder("folders", settings.fix.folder, "fix.folder"))
         found.append(_space_for(settings.fix.folder))
     if settings.audit.file is not None:
-        found.append(_judge_folder("folders", settings.audit.file.parent, "audit.file"))
+        found.append(_judge_audit(settings.audit.file))
     return found or [ok("folders", "none but the database's is needed")]
+
+
+def _judge_audit(file: Path) -> Finding:
+    """Its folder is written to as well, when the file is rotated."""
+    trouble = trouble_with(file)
+    if trouble is None:
+        return _judge_folder("folders", file.parent, "audit.file")
+    fix = "give this user that file, or set audit.file (TOWLINE_AUDIT__FILE) to another place"
+    return failure("folders", f"audit.file: {trouble}", fix)
 
 
 def _judge_folder(check: str, folder: Path, setting: str) -> Finding:
