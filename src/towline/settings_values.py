@@ -68,6 +68,17 @@ def _store_url(text: str | None) -> str | None:
     return text
 
 
+def _redis_url(text: str | None) -> str | None:
+    """Whatever else is wrong with it is told by whoever uses it."""
+    parts = urlsplit(_store_url(text) or "")
+    if text and not (parts.scheme in ("redis", "rediss") and parts.hostname):
+        raise ValueError(
+            "an address of Redis starts with redis:// or rediss:// and has a host; escape #, /, ? "
+            "and @ in the password"
+        )
+    return text
+
+
 def _regex(value: Any) -> Any:
     """Compiled without regard to case; one that finds something in nothing would always hold."""
     if not isinstance(value, str):
@@ -98,7 +109,7 @@ def _apprise_url(text: str) -> str:
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[str | None, Field(repr=False)]
 StoreUrl = Annotated[str, Field(repr=False), AfterValidator(_store_url)]
-SecondStoreUrl = Annotated[str | None, Field(repr=False), AfterValidator(_store_url)]
+SecondStoreUrl = Annotated[str | None, Field(repr=False), AfterValidator(_redis_url)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(list_of)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(list_of)]
 Words = Annotated[tuple[Name, ...], BeforeValidator(words_of)]

@@ -130,6 +130,26 @@ async def test_redis_and_its_eviction_policy(tmp_path: Path, redis_url: str) -> 
     assert b"0" in redis_command(redis_url, "DBSIZE")
 
 
+@pytest.mark.parametrize(
+    ("name", "url", "told"),
+    [
+        ("REDIS_URL", "foo", "redis_url (TOWLINE_REDIS_URL): an address of Redis starts with"),
+        ("REDIS_URL", "memory://", "redis_url (TOWLINE_REDIS_URL): an address of Redis starts"),
+        ("REDIS_URL", "redis://:a/hunter2@h", "redis_url (TOWLINE_REDIS_URL): an address of Redis"),
+        ("REDIS_URL", "redis://h/x", "redis://[user:password@]host[:port][/database][?allow_evic"),
+        ("REDIS_URL", "redis://h/x", "[?allow_eviction=1], or rediss://"),
+        ("DATABASE_URL", "postgresql:///x", "postgresql://[user[:password]@]host[:port]/database"),
+    ],
+)
+async def test_a_bad_address_is_named(tmp_path: Path, name: str, url: str, told: str) -> None:
+    """Also one that nothing uses yet; the form that it should have is shown as it is."""
+    ran = await examined(tmp_path, **{f"TOWLINE_{name}": url})
+    failed = [one["found"] for one in ran.data()["findings"] if one["verdict"] == "failure"]
+    assert ran.code == 1
+    assert any(told in one for one in failed), failed
+    assert "hunter2" not in ran.out
+
+
 async def test_servers_that_never_answer(tmp_path: Path) -> None:
     """Each silent server is a failure of its own, and the whole ends soon."""
     with silent_server() as port:

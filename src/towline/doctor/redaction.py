@@ -23,8 +23,9 @@ from towline.settings import Settings
 HIDDEN: Final = "[redacted]"
 _SHORTEST: Final = 8
 """A shorter one is a word of ours as well; such a setting is hidden, but not looked for."""
-_USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+@")
-_QUERY: Final = re.compile(r"(?<=[?&])([\w.-]+)=[^\s&#'\"]+")
+_USERINFO: Final = re.compile(r"(?<=://)(?!\[user\[?:password\]?@\])[^\s/@'\"]+@")
+_QUERY: Final = re.compile(r"(?<=[?&])(?!allow_eviction=1\])([\w.-]+)=[^\s&#'\"]+")
+"""Neither finds the forms of addresses that our own messages show."""
 _COMMAND_LINES: Final = ("argv",)
 
 
