@@ -30,7 +30,8 @@ _SMALL_PACE, _SMALL_SENDERS = (0.1, 0.3), 2
 _FIRST_PULLS = 12
 _SHOWN = 20
 _BREAKDOWN = re.compile(
-    r"^Traceback|^.*\"event\":\"(?:job_crashed|chore_failed|worker_error|celery_failed).*$",
+    r"^Traceback|^towline: unforeseen .*$|"
+    r"^.*\"event\":\"(?:job_crashed|chore_failed|worker_error|celery_failed).*$",
     re.MULTILINE,
 )
 
@@ -217,7 +218,7 @@ def _is_up(one: Kept) -> bool:
 
 
 def breakdowns(name: str, folder: Path) -> list[str]:
-    """Tracebacks in a log: whatever fails is told in one clear line."""
+    """Tracebacks and what nobody foresaw in a log: whatever fails is told in one clear line."""
     said = (folder / f"{name}.log").read_text(errors="replace")
     return [f"{name} broke down: {found[0][:300]}" for found in _BREAKDOWN.finditer(said)]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import ledger
+from tests.chaos.run import breakdowns
 from tests.chaos.small_disk import SmallDisk
 from tests.chaos.town import OURS, Answer, Place, Town
 from tests.chaos.visitors import Visitors
@@ -155,3 +156,12 @@ with open(sys.argv[1], "ab", buffering=0) as file:
             written = False
         print("written" if written else "refused", flush=True)
 """
+
+
+def test_breakdowns_are_found_in_a_log(tmp_path: Path) -> None:
+    """A traceback, and the one line of an error that nobody foresaw; but no refusal."""
+    lines = ["towline: cannot listen", "Traceback (most recent call last):"]
+    lines.append("towline: unforeseen KeyError: 'x' (work.py:1); …")
+    (tmp_path / "worker-1.log").write_text("\n".join(lines), encoding="utf-8")
+    found = breakdowns("worker-1", tmp_path)
+    assert [one.partition(" broke down: ")[2] for one in found] == ["Traceback", lines[2]]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -60,6 +61,99 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "not a database" in done.stderr
     assert file.read_bytes() == before
+
+
+FULL: Final = Path("/dev/full")
+on_a_full_disk = pytest.mark.skipif(not FULL.exists(), reason="this system has no full disk")
+
+
+def to_a_full_disk(*arguments: str, **environment: str) -> tuple[int, str]:
+    """Its exit code, and what it says about it."""
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "towline", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=100,
+            env={**os.environ, **environment},
+            check=False,
+        )
+    return done.returncode, done.stderr
+
+
+@on_a_full_disk
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["prs", "--help"], ["prs", "--json"], ["keys", "list", "--json"]]
+)
+def test_output_that_cannot_be_written(sqlite_url: str, words: list[str], unbuffered: str) -> None:
+    """It is one line and a failure, also of what is written only at the end."""
+    given = {"TOWLINE_DATABASE_URL": sqlite_url, "PYTHONUNBUFFERED": unbuffered}
+    code, said = to_a_full_disk(*words, **given)
+    assert (code, said) == (1, "towline: cannot write the output: No space left on device\n")
+
+
+@on_a_full_disk
+def test_output_of_the_simulation_that_cannot_be_written() -> None:
+    """The same of what is printed and waits in a buffer."""
+    code, said = to_a_full_disk("simulate", "--seed", "3", PYTHONUNBUFFERED="")
+    assert (code, said) == (1, "towline: cannot write the output: No space left on device\n")
+
+
+@on_a_full_disk
+def test_a_key_that_could_not_be_shown_can_be_ended(sqlite_url: str) -> None:
+    """The line names the command that ends it."""
+    words = ["keys", "create", "--scope", "read"]
+    code, said = to_a_full_disk(*words, TOWLINE_DATABASE_URL=sqlite_url)
+    assert (code, said.count("\n")) == (1, 1)
+    assert "cannot write the output: No space left on device; the key was made" in said
+    (made,) = json.loads(towline("keys", "list", "--json", TOWLINE_DATABASE_URL=sqlite_url).stdout)
+    assert f"towline keys revoke {made['prefix']} " in said
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_whoever_reads_may_stop(unbuffered: str) -> None:
+    """A pipe that nobody reads from any more is no trouble to speak of."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "towline", "simulate", "--seed", "3"],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        check=False,
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
+    """With the kind of error, its text and its place; the log tells how it came about if asked."""
+    stumbles = (
+        "from towline.cli import app, main\n"
+        "app.command('stumble')(lambda: {}['over\\nthis'])\n"
+        "main()"
+    )
+    said = []
+    for level in ("info", "debug"):
+        done = subprocess.run(
+            [sys.executable, "-c", stumbles, "stumble"],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={**os.environ, "TOWLINE_LOG__LEVEL": level},
+            cwd=tmp_path,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        said.append(done.stderr)
+    assert said[0].startswith("towline: unforeseen KeyError: 'over\\nthis' (__init__.py:")
+    assert said[0].endswith("; TOWLINE_LOG__LEVEL=debug logs how it came about\n")
+    assert said[0].count("\n") == 1
+    assert "Traceback" in json.loads(said[1].splitlines()[0])["exception"]
 
 
 def test_version_and_help() -> None:

@@ -25,6 +25,7 @@ from towline.cli import (
     tune,
 )
 from towline.cli.keys import keys
+from towline.cli.output import leave_what_cannot_be_written, tell_what_cannot_be_written
 from towline.errors import TowlineError
 
 T = TypeVar("T")
@@ -134,14 +135,22 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def main() -> None:
+    tell_what_cannot_be_written()
     try:
-        sys.exit(app(standalone_mode=False, prog_name="towline"))
+        code = app(standalone_mode=False, prog_name="towline")
+        print(end="", flush=True)  # here, where it can still be told
+        sys.exit(code)
     except TowlineError as error:
         _say(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except BrokenPipeError:
+        leave_what_cannot_be_written()
+        sys.exit(1)
     except _Complaint as error:
         _say_what_was_asked_wrongly(error)
+    except Exception as error:
+        _say_what_nobody_foresaw(error)
 
 
 _Complaint: type[Any] = typer.BadParameter.__mro__[2]
@@ -159,6 +168,14 @@ def _say_what_was_asked_wrongly(error: Any) -> NoReturn:
     _say(f"{text}{where}", error.exit_code)
 
 
+def _say_what_nobody_foresaw(error: Exception) -> NoReturn:
+    from towline.cli import unforeseen
+
+    unforeseen.log(error)
+    _say(unforeseen.told(error), 1)
+
+
 def _say(text: str, code: int) -> NoReturn:
     typer.secho(f"towline: {text}", fg="red", err=True)
+    leave_what_cannot_be_written()
     sys.exit(code)

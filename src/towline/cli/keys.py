@@ -35,10 +35,14 @@ def create(
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
     made = waiting.run("Making the key", _created(config, name, scope or []))
-    if json:
-        _print_json(made)
-        return
-    typer.echo(made["key"])
+    try:
+        if json:
+            _print_json(made)
+            return
+        typer.echo(made["key"])
+    except Rejected as error:
+        ended_by = f"towline keys revoke {made['prefix']}"
+        raise Rejected(f"{error}; the key was made all the same, and {ended_by} ends it") from None
     typer.echo("Keep it: it is not shown again.", err=True)
 
 
