@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from towline.store.sqlite_library import sqlite3
+
 
 def towline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -32,6 +34,16 @@ def test_db_upgrade_and_current(bare_sql_url: str) -> None:
         assert (upgraded.returncode, "up to date" in upgraded.stdout) == (0, True)
     after = json.loads(towline("db", "current", "--json", TOWLINE_DATABASE_URL=bare_sql_url).stdout)
     assert after["version"] == after["newest"]
+
+
+def test_a_database_from_the_future(tmp_path: Path) -> None:
+    """`db current` advises what helps, as `db upgrade` would refuse."""
+    url = f"sqlite:///{tmp_path / 'towline.db'}"
+    assert towline("db", "upgrade", TOWLINE_DATABASE_URL=url).returncode == 0
+    with sqlite3.connect(tmp_path / "towline.db") as db:
+        db.execute("UPDATE towline_version SET version_num = '9999'")
+    told = towline("db", "current", TOWLINE_DATABASE_URL=url).stdout
+    assert told.endswith("(newer than this Towline: upgrade Towline)\n")
 
 
 @pytest.mark.parametrize(

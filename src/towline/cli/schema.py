@@ -41,9 +41,16 @@ def show(schema: Schema, as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(schema._asdict()).decode())
         return
-    state = "up to date" if schema.version == schema.newest else "run: towline db upgrade"
     version = schema.version or "none"
-    typer.echo(f"{schema.database}: version {version}, newest {schema.newest} ({state})")
+    typer.echo(f"{schema.database}: version {version}, newest {schema.newest} ({_state(schema)})")
+
+
+def _state(schema: Schema) -> str:
+    if schema.version == schema.newest:
+        return "up to date"
+    if schema.version is not None and schema.version > schema.newest:
+        return "newer than this Towline: upgrade Towline"
+    return "run: towline db upgrade"
 
 
 def _without_password(url: str) -> str:
