@@ -13,6 +13,11 @@ from pydantic import BaseModel, ValidationError
 PREFIX = "TOWLINE_"
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST: Final = 150
+_KINDS: Final = {
+    "model_type": "it is a table",
+    "dict_type": "it is a table",
+    "path_type": "it is a path, as text",
+}
 
 
 def first_complaint(error: ValidationError, root: type[BaseModel]) -> str:
@@ -20,11 +25,13 @@ def first_complaint(error: ValidationError, root: type[BaseModel]) -> str:
     complaint = error.errors(include_url=False, include_input=False)[0]
     path = tuple(complaint["loc"])
     what = complaint["msg"].removeprefix("Value error, ")
-    what = what[:1].lower() + what[1:]
+    if not what[1:2].isupper():
+        what = what[:1].lower() + what[1:]
     if complaint["type"] == "extra_forbidden":
         return f"unknown setting {shown(path)}{_suggestion(root, path)}"
-    if complaint["type"] == "model_type" or complaint["type"] == "dict_type":
-        what = "it is a table"
+    if complaint["type"] == "tuple_type":
+        what = f"it is a list of {'texts' if table_at(root, (*path, 0)) is None else 'tables'}"
+    what = _KINDS.get(complaint["type"], what)
     return f"setting {shown(path)}: {what}" if path else what
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
@@ -86,7 +87,9 @@ def _regex(value: Any) -> Any:
     if len(value) > _LONGEST_REGEX:
         raise ValueError(f"a regular expression has at most {_LONGEST_REGEX} characters")
     try:
-        compiled = re.compile(value, re.IGNORECASE | re.MULTILINE)
+        with warnings.catch_warnings():  # of what Python may read otherwise one day
+            warnings.simplefilter("ignore")
+            compiled = re.compile(value, re.IGNORECASE | re.MULTILINE)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from None
     if compiled.search("") is not None:

@@ -75,6 +75,18 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self"), reason="this system has no such folder")
+def test_a_place_where_no_database_can_be_is_named(tmp_path: Path) -> None:
+    """A folder in its place, and a folder into which nobody can write."""
+    for place, why in (
+        (tmp_path, "is a folder"),
+        ("/proc/x.db", "or its folder cannot be written"),
+    ):
+        done = towline("db", "upgrade", TOWLINE_DATABASE_URL=f"sqlite:///{place}")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert f"cannot use {place} as a database: it {why} (" in done.stderr
+
+
 FULL: Final = Path("/dev/full")
 on_a_full_disk = pytest.mark.skipif(not FULL.exists(), reason="this system has no full disk")
 

@@ -105,7 +105,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
         ((0, 0.0, None), "--speed is a number from 1 to 600, not 0"),
         ((0, float("nan"), None), "--speed is a number from 1 to 600, not nan"),
         ((70_000, 60.0, None), "--port is a number from 0 to 65535, not 70000"),
-        ((0, 60.0, -1.0), "--for is a number of seconds from 0 to 86400, not -1"),
+        ((0, 60.0, 0.0), "--for is a number of seconds above 0 and up to 86400, not 0"),
     ],
 )
 def test_bad_arguments(given: tuple[int, float, float | None], complaint: str) -> None:

@@ -64,6 +64,7 @@ def test_a_key_of_the_environment(text: str) -> None:
         ({"TOWLINE_ZZZ": "5"}, "allowed here: .*database_url"),
         ({"TOWLINE_IDEMPOTENCY__ENABLED": "perhaps"}, "idempotency.enabled"),
         ({"TOWLINE_IDEMPOTENCY__TTL_SEC": "-1"}, "greater than 0"),
+        ({"TOWLINE_POLLING__JIRA__A__JQL": ""}, r"\): JQL is one line of text"),
         ({"TOWLINE_STATE_BACKEND": "etcd"}, "'memory', 'sql' or 'redis'"),
         ({"TOWLINE_DATABASE_URL__HOST": "x", "TOWLINE_DATABASE_URL": "y"}, "database_url"),
     ],
@@ -81,6 +82,30 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(Rejected) as caught:
         settings.load(written(tmp_path, text), {})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[github]\nwebhook_secrets = 1", "it is a list of texts"),
+        ("[tow]\nauthors = 1", "it is a list of texts"),
+        ("[fix]\nallowed_secrets = 1", "it is a list of tables"),
+        ("[audit]\nfile = 1", "it is a path, as text"),
+    ],
+)
+def test_the_kind_of_a_value_is_said_in_plain_words(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    """Not in those of Python."""
+    with pytest.raises(Rejected, match=f"{complaint}$"):
+        settings.load(written(tmp_path, text), {})
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_regular_expression_warns_nobody() -> None:
+    """One that Python reads with a warning is taken as Python reads it today."""
+    loaded = settings.load(environment={"TOWLINE_TOW__VULNERABILITY_PATTERN": "[[1]]"})
+    assert loaded.tow.vulnerability_pattern is not None
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def _check(port: int | None, speed: float, seconds: float | None) -> None:
     if not SLOWEST <= speed <= FASTEST:
         raise Rejected(f"--speed is a number from {SLOWEST:g} to {FASTEST:g}, not {speed:g}")
     if seconds is not None and not 0 < seconds <= _LONGEST_SECONDS:
-        allowed = f"from 0 to {_LONGEST_SECONDS:g}"
+        allowed = f"above 0 and up to {_LONGEST_SECONDS:g}"
         raise Rejected(f"--for is a number of seconds {allowed}, not {seconds:g}")
 
 

@@ -201,6 +201,9 @@ def translate(error: Exception, path: str) -> Exception:
         return StoreFull(f"{path} cannot grow: {text}")
     if "disk I/O error" in text:
         return Unavailable(f"{path} cannot be read or written now: {text}")
-    if "unable to open" in text or "not a database" in text or "readonly" in text:
+    if "unable to open" in text:
+        why = "is a folder" if os.path.isdir(path) else "or its folder cannot be written"
+        return Rejected(f"cannot use {path} as a database: it {why} ({text})")
+    if "not a database" in text or "readonly" in text:
         return Rejected(f"cannot use {path} as a database: {text}")
     return error
