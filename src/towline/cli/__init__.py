@@ -25,7 +25,11 @@ from towline.cli import (
     tune,
 )
 from towline.cli.keys import keys
-from towline.cli.output import leave_what_cannot_be_written, tell_what_cannot_be_written
+from towline.cli.output import (
+    leave_what_cannot_be_written,
+    tell_what_cannot_be_written,
+    write_what_waits,
+)
 from towline.errors import TowlineError
 
 T = TypeVar("T")
@@ -138,7 +142,7 @@ def main() -> None:
     tell_what_cannot_be_written()
     try:
         code = app(standalone_mode=False, prog_name="towline")
-        print(end="", flush=True)  # here, where it can still be told
+        write_what_waits()  # here, where a failure can still be told
         sys.exit(code)
     except TowlineError as error:
         _say(str(error), 1)

@@ -15,7 +15,7 @@ from towline.errors import Rejected
 
 
 def tell_what_cannot_be_written() -> None:
-    if sys.stdout is not None:  # as where it was closed before the start
+    if sys.stdout is not None:  # it may have been closed before the start
         sys.stdout = cast(TextIO, _Output(sys.stdout))
 
 
@@ -44,10 +44,15 @@ class _Output:
             raise Rejected(f"cannot write the output: {error.strerror or error}") from None
 
 
+def write_what_waits() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
 def leave_what_cannot_be_written() -> None:
     """It would fail again at the end of the process, in more words."""
     try:
-        print(end="", flush=True)
+        write_what_waits()
     except (Rejected, OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
