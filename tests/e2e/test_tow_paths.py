@@ -240,10 +240,7 @@ async def test_a_branch_that_is_behind_is_updated(sql_url: str) -> None:
 
 
 async def test_a_conflict_is_closed_for_a_fresh_one(sql_url: str) -> None:
-    """Closed with its comment, and one fix is asked for; a second one is a person's matter.
-
-    The fix pipeline is not set up here, and people are told so, on the pull request and besides.
-    """
+    """One fix is asked for, and people are told that nobody opens it here; a second is theirs."""
     customs = Customs(approver=Habit(miss=1.0))
     async with towing(sql_url, customs) as place:
         first = await place.open_fix("CVE-2024-1001", line="alpha")

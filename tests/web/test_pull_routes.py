@@ -93,10 +93,7 @@ async def test_the_status_of_a_pull_request(plane: TowPlane, client: httpx2.Asyn
 async def test_a_stored_diagnosis_counts_until_the_state_changes(
     plane: TowPlane, client: httpx2.AsyncClient
 ) -> None:
-    """What the reconciler decided is shown; after a move it is only the last decision.
-
-    A remedy moves it in the moment in which its diagnosis is written.
-    """
+    """What was decided is shown; after a move, be it by the remedy, it is the last decision only."""
     now = plane.clock.now_us() / 1e6
     decided = {"rule": "branch_behind", "next_action": "UPDATE_BRANCH", "at": now}
     decided["state"] = "APPROVED"
