@@ -93,7 +93,7 @@ async def test_the_status_of_a_pull_request(plane: TowPlane, client: httpx2.Asyn
 async def test_a_stored_diagnosis_counts_until_the_state_changes(
     plane: TowPlane, client: httpx2.AsyncClient
 ) -> None:
-    """What was decided is shown; after a move, be it by the remedy, it is the last decision only."""
+    """What was decided is shown; after a move, also by the remedy, it is only the last decision."""
     now = plane.clock.now_us() / 1e6
     decided = {"rule": "branch_behind", "next_action": "UPDATE_BRANCH", "at": now}
     decided["state"] = "APPROVED"
