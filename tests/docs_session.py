@@ -192,6 +192,10 @@ def _with_exec(line: str) -> str:
 
 
 def _end(process: subprocess.Popen[str], number: int) -> None:
-    if process.poll() is None:
+    """Again after a while, as a person would: Python loses a Ctrl-C in its first milliseconds."""
+    ends = time.monotonic() + PATIENCE
+    while process.poll() is None:
+        assert time.monotonic() < ends, "it does not end"
         process.send_signal(number)
-        process.wait(PATIENCE)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE / 4)
