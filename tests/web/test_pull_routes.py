@@ -99,7 +99,7 @@ async def test_a_stored_diagnosis_counts_until_the_state_changes(
     decided["state"] = "APPROVED"
     await plane.tow("o/r", 1, ago=HOUR, state="APPROVED", diagnosis=decided)
     await plane.tow("o/r", 2, state="APPROVED", diagnosis={**decided, "at": now - HOUR})
-    await plane.tow("o/r", 3, state="CHECKS_RUNNING", diagnosis=decided)
+    await plane.tow("o/r", 3, ago=60, state="CHECKS_RUNNING", diagnosis=decided)
     shown = [(await client.get(f"/api/pr/o/r/{number}/status")).json() for number in (1, 2, 3)]
     assert shown[0]["diagnosis"] == shown[0]["last_decision"] == decided
     assert shown[1]["diagnosis"]["rule"] == "within_threshold"
