@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,20 +14,7 @@ from towline.core.fix_start import errand_of
 from towline.core.fixrun import STAGES, RunRecord
 from towline.ports.workspace import BranchMoved
 from towline.store.sql import Database
-from towline.wiring import backend_over, database_for
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
+from towline.wiring import backend_over
 
 
 def process(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,23 +13,10 @@ from tests.flow.fix_world import World
 from towline.core.fixrun import RunRecord
 from towline.ports.jobs import Claimed
 from towline.store.sql import Database
-from towline.wiring import backend_over, database_for
+from towline.wiring import backend_over
 
 MINUTES = 7
 """Five without a sign of life, one until that is seen, one until the other looks again."""
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
 
 
 class Processes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from tests.clocks import ManualClock
@@ -11,20 +9,7 @@ from tests.flow.fix_rig import Cut, Fuse, Rig
 from tests.flow.fix_world import World
 from towline.flow.fix_stages import StageEnd
 from towline.store.sql import Database
-from towline.wiring import backend_over, database_for
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
+from towline.wiring import backend_over
 
 
 async def test_a_refusal_is_not_asked_for_again(database: Database, clock: ManualClock) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,24 +15,11 @@ from towline.errors import Rejected, Unavailable
 from towline.flow.fix_start import run_job
 from towline.ports.forge import Opened
 from towline.store.sql import Database
-from towline.wiring import backend_for, backend_over, database_for
+from towline.wiring import backend_for, backend_over
 
 PROPOSE_SECONDS = 46
 """Then whoever died holds the right to propose no more, and still its job."""
 ROUNDS = 12
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
 
 
 def process(

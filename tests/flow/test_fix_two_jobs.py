@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,20 +13,7 @@ from tests.flow.fix_world import REPO, World
 from towline.core.fixrun import RunRecord
 from towline.flow.fix_start import run_job
 from towline.store.sql import Database
-from towline.wiring import backend_over, database_for
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
+from towline.wiring import backend_over
 
 
 def process(database: Database, clock: ManualClock, world: World, **policy: Any) -> Rig:

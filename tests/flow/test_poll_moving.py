@@ -6,7 +6,7 @@ move the watermark past what nobody has read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,6 @@ from towline.sources import Delivery
 from towline.store.inbox import SqlInbox
 from towline.store.sql import Database
 from towline.telemetry import audit_to_log
-from towline.wiring import database_for
 
 SECOND = 1_000_000
 RULES = PollRules(overlap_seconds=10.0, max_pages=3)
@@ -86,19 +85,6 @@ def told(name: str) -> Delivery:
         key=key, delivery_id=name, source="github", event_name="push", repo=None, payload={},
         events=(),
     )  # fmt: skip
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
 
 
 def pollers(database: Database, place: Place, ingest: type[Ingest] = Ingest) -> Pollers:

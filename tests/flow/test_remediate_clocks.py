@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from copy import copy
 
 import pytest
@@ -12,23 +11,9 @@ from tests.flow.tow_rig import Rig
 from towline.core.snapshot import PullRef
 from towline.flow.remediate_records import Order
 from towline.store.sql import Database
-from towline.wiring import database_for
 
 DAY = 86_400.0
 HOUR = 3600.0
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
 
 
 async def waiting_for_policy(rig: Rig) -> PullRef:
