@@ -282,3 +282,26 @@ def test_refs_move_forward_only_unless_forced(world: World) -> None:
         world.create_ref(REPO, "refs/heads/new", "0" * 40, "octocat")
     with refused(422, "is not a valid ref name"):
         world.create_ref(REPO, "refs/heads/a..b", pull.head_sha, "octocat")
+
+
+def test_a_world_forgets_what_ended_long_ago(world: World) -> None:
+    """An hour later the ended one is gone with its branch and checks; the open one has kept all."""
+    ended, alive = propose(world, "ended"), propose(world, "alive", {"h.txt": b"y\n"})
+    for pull in (ended, alive):
+        run = world.create_run(REPO, pull.head_sha, "build", "ci-app")
+        world.update_run(REPO, run.id, conclusion="success")
+        world.set_status(REPO, pull.head_sha, "lint", "success", "octocat")
+        world.comment(REPO, pull.number, "octocat", "looks good")
+    advance(world, 60)
+    world.merge_pull(REPO, ended.number, "octocat")
+    assert world.forget_ended(world.now - 3600) == 0
+    advance(world, 7200)
+    assert world.forget_ended(world.now - 3600) == 1
+    assert [pull.number for pull in world.pulls(REPO, state="all")] == [alive.number]
+    with refused(404, "Not Found"):
+        world.pull(REPO, ended.number)
+    assert "refs/heads/ended" not in world.refs(REPO)
+    assert world.runs(REPO, ended.head_sha) == []
+    assert world.combined(REPO, ended.head_sha).statuses == ()
+    assert world.verdicts(REPO, alive.head_sha) == {"build": "success", "lint": "success"}
+    assert propose(world, "later", {"i.txt": b"z\n"}).number == alive.number + 1

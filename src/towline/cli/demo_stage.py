@@ -52,6 +52,8 @@ _LONGEST_LEASE: Final = 36_000
 _PACE: Final = Pace(10**6, 10**5, 10**6, 0.0)
 _LIMITS: Final = Limits(writes_per_minute=10_000, writes_per_hour=100_000)
 """GitHub's own hourly budget holds; what it says of bursts means a person's seconds."""
+_HOOK_LOG: Final = 1_000
+"""Deliveries kept for each repository: recovery reads this log every few seconds."""
 _STALE: Final = {
     "created": 5, "checks_running": 25, "checks_passed": 6, "checks_failed": 5,
     "policy_evaluating": 6, "policy_passed": 5, "policy_failed": 5, "approved": 5, "merging": 4,
@@ -99,6 +101,7 @@ async def demo_in(
         sim = GitHubSim(
             world.world, clock, token, login=OWN_LOGIN, limits=_LIMITS, fates=world.hooks
         )
+        sim.webhooks.most_kept = _HOOK_LOG
         stack.push_async_callback(sim.aclose)
         jenkins = JenkinsSim(world.builds, user=_JENKINS_USER, token=token)
         forge_url = await stack.enter_async_context(_served(sim))

@@ -61,6 +61,10 @@ NO_APPROVER: Final = Habit(miss=1.0, miss_poke=1.0)
 _BOT: Final = Habit(delay=(20.0, 120.0), miss=0.06)
 _FOR_EVER: Final = 1e12
 _LINES: Final = ("alpha", "beta", "gamma")
+_PINS: Final = 360
+"""So many different files are changed, more than are open at a time: the trees stay small."""
+_REMEMBERED: Final = 360 * MINUTE
+"""For how long the forge remembers a pull request that ended: the demo may run for days."""
 _BUMPS: Final = (
     ("requests", "2.31.0", "2.32.4"),
     ("urllib3", "2.0.7", "2.5.0"),
@@ -135,6 +139,11 @@ class DemoWorld:
         self._keep_opening()
         self._outage_comes(WAVE_AT)
         self._person_comes()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.world.forget_ended(self.world.now - _REMEMBERED)
+        self.world.after(30 * MINUTE, self._forget)
 
     def _keep_opening(self) -> None:
         """Where time goes faster than usual they come less often, or the machine is swamped."""
@@ -230,7 +239,8 @@ class DemoWorld:
 
     def _changes(self, repo: str, tip: str, bump: _Bump) -> dict[str, bytes | None]:
         if bump.line is None:
-            return {f"pins/{bump.library}-{bump.number}.txt": f"{bump.title}\n".encode()}
+            path = f"pins/{bump.library}/{bump.number % _PINS}.txt"
+            return {path: f"{bump.title}\n{bump.number}\n".encode()}
         pinned = self.world.objects.content(self.world.files(repo, tip)[SHARED_FILE])
         lines = [
             f"{bump.line}=={bump.number}.{bump.times}" if one.startswith(bump.line) else one

@@ -22,6 +22,8 @@ _TREE_MODE: Final = "40000"
 _LINK_MODE: Final = "160000"
 _LEFT, _RIGHT, _STALE = 1, 2, 4
 _MOST_PAIRS: Final = 20_000
+_MOST_LISTINGS: Final = 1024
+"""Each lists all the files of a repository, so that only some are kept."""
 
 
 def object_sha(kind: str, body: bytes) -> str:
@@ -81,15 +83,23 @@ class ObjectStore:
         key = frozenset(files.items())
         known = self._trees.get(key)
         if known is None:
+            if len(self._trees) >= _MOST_LISTINGS:
+                self._trees.clear()
             known = self._trees[key] = self._write_tree(files)
-            self._files[known] = dict(files)
+            self._list(known, dict(files))
         return known
 
     def files(self, tree: str) -> Files:
         known = self._files.get(tree)
         if known is None:
-            known = self._files[tree] = dict(self._walk(tree, ""))
+            known = self._list(tree, dict(self._walk(tree, "")))
         return known
+
+    def _list(self, tree: str, files: Files) -> Files:
+        if len(self._files) >= _MOST_LISTINGS:
+            self._files.clear()
+        self._files[tree] = files
+        return files
 
     def entries(self, tree: str) -> list[Entry]:
         body, found, at = self.content(tree), list[Entry](), 0

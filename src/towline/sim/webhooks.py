@@ -14,6 +14,7 @@ import hmac
 import random
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -45,13 +46,18 @@ class Delivery:
     event: str
     action: str | None
     repo_id: int | None
-    body: bytes = field(repr=False)
+    packed: bytes = field(repr=False)
+    """The body, compressed: a log of thousands is mostly bodies, and they are much alike."""
     headers: Mapping[str, str] = field(repr=False)
     delivered_at: float
     redelivery: bool = False
     status_code: int = 0
     duration: float = 0.0
     answer: str = ""
+
+    @property
+    def body(self) -> bytes:
+        return zlib.decompress(self.packed)
 
     @property
     def ok(self) -> bool:
@@ -121,6 +127,7 @@ class Webhooks:
         self.root = root
         self.wake = wake
         self.app_hook: Target | None = None
+        self.most_kept = MOST_KEPT
         self._log: dict[int, list[Delivery]] = {}
         self._last_id = 0
         self._due: list[Due] = []
@@ -167,7 +174,7 @@ class Webhooks:
             event=delivery.event,
             action=delivery.action,
             repo_id=delivery.repo_id,
-            body=delivery.body,
+            packed=delivery.packed,
             headers=delivery.headers,
             delivered_at=self.world.now,
             redelivery=True,
@@ -213,7 +220,7 @@ class Webhooks:
             event=event,
             action=payload.get("action"),
             repo_id=repo_id,
-            body=body,
+            packed=zlib.compress(body, 1),
             headers=headers_of(target, guid, event, body),
             delivered_at=self.world.now,
         )
@@ -231,7 +238,7 @@ class Webhooks:
         delivery.delivered_at = self.world.now
         log = self._log.setdefault(delivery.hook_id, [])
         log.append(delivery)
-        del log[: max(0, len(log) - MOST_KEPT)]
+        del log[: max(0, len(log) - self.most_kept)]
         if due.lost:
             delivery.status_code, delivery.answer = _NO_ANSWER, "simulated: lost"
             return

@@ -53,6 +53,8 @@ class RepoState:
     labels: dict[str, Label] = field(default_factory=dict)
     hooks: dict[int, Hook] = field(default_factory=dict)
     pulls: dict[int, Pull] = field(default_factory=dict)
+    last_number: int = 0
+    """Of a pull request; a number is never given twice."""
     open_pulls: dict[int, None] = field(default_factory=dict)
     merge_known: dict[int, tuple[str, str]] = field(default_factory=dict)
     """By pull request: the head and the base for which its mergeability is known."""
@@ -71,6 +73,56 @@ class RepoState:
     jobs: dict[int, Job] = field(default_factory=dict)
     jobs_of: dict[int, list[int]] = field(default_factory=dict)
     workflow_of_suite: dict[int, int] = field(default_factory=dict)
+
+    def forget_ended(self, before: float) -> int:
+        """Drop the pull requests that ended before this time, with their branches, checks, reviews
+        and comments; return how many. Their commits stay, since the base was made of them.
+        """
+        ended = [
+            pull
+            for pull in self.pulls.values()
+            if pull.closed_at is not None and pull.closed_at < before and pull.state == "closed"
+        ]
+        for pull in ended:
+            self._forget_pull(pull)
+        if ended:
+            self._forget_checks(before)
+        return len(ended)
+
+    def _forget_pull(self, pull: Pull) -> None:
+        del self.pulls[pull.number]
+        for by_number in (self.merge_known, self.merge_asked, self.reviews):
+            by_number.pop(pull.number, None)
+        for comment_id in self.comments_of.pop(pull.number, ()):
+            del self.comments[comment_id]
+        branch = f"refs/heads/{pull.head_ref}"
+        if not pull.from_fork and self.refs.get(branch) == pull.head_sha:
+            del self.refs[branch]
+            self.moved_at.pop(branch, None)
+
+    def _forget_checks(self, before: float) -> None:
+        """Those of commits that are no head any more, if nothing was heard of them since."""
+        heads = {*self.refs.values(), *(pull.head_sha for pull in self.pulls.values())}
+        for sha, statuses in list(self.statuses.items()):
+            if sha not in heads and all(status.updated_at < before for status in statuses):
+                del self.statuses[sha]
+        for sha, suite_ids in list(self.suites_of.items()):
+            suites = [self.suites[suite_id] for suite_id in suite_ids]
+            if sha in heads or any(suite.updated_at >= before for suite in suites):
+                continue
+            del self.suites_of[sha]
+            for suite in suites:
+                self._forget_suite(suite.id)
+
+    def _forget_suite(self, suite_id: int) -> None:
+        del self.suites[suite_id]
+        for run_id in self.runs_of.pop(suite_id, ()):
+            del self.runs[run_id]
+        workflow_run = self.workflow_of_suite.pop(suite_id, None)
+        if workflow_run is not None:
+            del self.workflow_runs[workflow_run]
+            for job_id in self.jobs_of.pop(workflow_run, ()):
+                del self.jobs[job_id]
 
 
 def not_found() -> WorldRefusal:
@@ -122,6 +174,14 @@ class WorldBase:
             self.now = due
             action()
         self.now = max(self.now, time)
+
+    def forget_ended(self, before: float) -> int:
+        """Forget the pull requests that ended before this time; return how many.
+
+        A world that runs for days would otherwise hold all of its past in memory.
+        """
+        states = {id(state): state for state in self._states.values()}.values()
+        return sum(state.forget_ended(before) for state in states)
 
     # what is told
 

@@ -153,8 +153,10 @@ class WorldMerging(WorldPulls):
         self.after_some(delay, lambda: self._catch_up(held, pull, who))
 
     def _catch_up(self, held: RepoState, then: Pull, by: User) -> None:
-        pull = held.pulls[then.number]
-        unchanged = pull.state == "open" and pull.head_sha == then.head_sha
+        pull = held.pulls.get(then.number, then)
+        unchanged = (
+            then.number in held.pulls and pull.state == "open" and pull.head_sha == then.head_sha
+        )
         if not unchanged or self.behind(pull) == 0 or self.conflicts(pull):
             return
         said = f"Merge branch '{pull.base_ref}' into {pull.head_ref}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from towline.sim.entities import (
     CommitFacts,
@@ -18,6 +18,8 @@ from towline.sim.merging import merge_commits
 from towline.sim.world_base import RepoState, invalid, not_found
 from towline.sim.world_refs import HEADS
 from towline.sim.world_workflows import WorldWorkflows
+
+_MOST_PAIRS: Final = 20_000
 
 
 class WorldPulls(WorldWorkflows):
@@ -54,10 +56,11 @@ class WorldPulls(WorldWorkflows):
         if self.objects.is_ancestor(head_sha, base_sha):
             told = f"No commits between {base} and {head_ref}"
             raise invalid(told, resource="PullRequest")
+        held.last_number += 1
         pull = Pull(
             id=self._new_id(),
             repo=held.repo.full_name,
-            number=len(held.pulls) + 1,
+            number=held.last_number,
             title=title,
             body=body,
             author=self.user(by),
@@ -157,6 +160,8 @@ class WorldPulls(WorldWorkflows):
         pair = (tip, pull.head_sha)
         known = self._conflicting.get(pair)
         if known is None:
+            if len(self._conflicting) > _MOST_PAIRS:
+                self._conflicting.clear()
             known = self._conflicting[pair] = bool(merge_commits(self.objects, *pair).conflicts)
         return known
 
@@ -287,7 +292,9 @@ class WorldPulls(WorldWorkflows):
         self.after_some(delay, lambda: self._know_mergeability(held, pull.number, pair))
 
     def _know_mergeability(self, held: RepoState, number: int, pair: tuple[str, str]) -> None:
-        pull = held.pulls[number]
+        pull = held.pulls.get(number)
+        if pull is None:
+            return
         if held.merge_asked.get(number) == pair:
             del held.merge_asked[number]
         if self._pair(held, pull) == pair and pull.state == "open":
