@@ -137,4 +137,4 @@ def test_what_is_wrong_is_said(stormy_url: str, policy_file: Write, tmp_path: Pa
     assert "--since is 36h" in refusal(stormy_url, "--policy", fine, "--since", "soon")
     assert "no history" in refusal(stormy_url, "--policy", fine, "--since", "1h")
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
-    assert "no history" in refusal(empty, "--policy", fine)
+    assert "no tables of Towline" in refusal(empty, "--policy", fine)

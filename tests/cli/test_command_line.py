@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from typer.testing import CliRunner
 
+from towline.cli import app
 from towline.store.sqlite_library import sqlite3
 
 
@@ -114,6 +116,7 @@ def to_a_full_disk(*arguments: str, **environment: str) -> tuple[int, str]:
 def test_output_that_cannot_be_written(sqlite_url: str, words: list[str], unbuffered: str) -> None:
     """It is one line and a failure, also of what is written only at the end."""
     given = {"TOWLINE_DATABASE_URL": sqlite_url, "PYTHONUNBUFFERED": unbuffered}
+    assert CliRunner().invoke(app, ["db", "upgrade"], env=given).exit_code == 0
     code, said = to_a_full_disk(*words, **given)
     assert (code, said) == (1, "towline: cannot write the output: No space left on device\n")
 

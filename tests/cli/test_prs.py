@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ def printed(url: str, *arguments: str, **environment: str) -> Any:
     done = towline(url, *arguments, "--json", **environment)
     assert done.exit_code == 0, done.exception
     return json.loads(done.stdout)
+
+
+def names_of(found: Any) -> list[str]:
+    return [f"{item['repo']}#{item['number']}" for item in found["items"]]
 
 
 def with_plane(url: str, fill: Callable[[TowPlane], Awaitable[object]]) -> None:
@@ -69,14 +74,13 @@ def test_the_fleet_for_programs(sql_url: str) -> None:
     """The same items, counts and filters as the admin API has."""
     with_plane(sql_url, fleet_of_three)
     found = printed(sql_url, "prs")
-    names = [f"{item['repo']}#{item['number']}" for item in found["items"]]
-    assert names == ["octo-org/app#1", "octo-org/app#2", "octo-org/lib#1"]
-    assert [item["stale"] for item in found["items"]] == [True, False, False]
+    assert names_of(found) == ["octo-org/lib#1", "octo-org/app#1", "octo-org/app#2"]
+    assert [item["stale"] for item in found["items"]] == [False, True, False]
     assert (found["counts"]["APPROVED"], found["next"]) == (1, None)
     stale = printed(sql_url, "prs", "--stale")["items"]
     assert [item["number"] for item in stale] == [1]
     assert len(printed(sql_url, "prs", "--repo", "app", "--state", "approved")["items"]) == 1
-    assert printed(sql_url, "prs", "--limit", "2")["next"] == "octo-org/app#2"
+    assert printed(sql_url, "prs", "--limit", "2")["next"] == "octo-org/app#1"
     patient = printed(sql_url, "prs", "--stale", TOWLINE_STALENESS__CREATED="86400")
     assert patient["items"] == []
 
@@ -87,10 +91,68 @@ def test_the_fleet_for_people(sqlite_url: str) -> None:
     done = towline(sqlite_url, "prs")
     lines = done.stdout.splitlines()
     assert len(lines) == 3
-    assert lines[0].startswith("octo-org/app#1  CREATED  2 h 0 min  CI checks to begin  Bump")
-    assert "[bold]left-pad[/]" in lines[0]
+    assert lines[0].startswith("octo-org/lib#1  NEEDS_INTERVENTION  3 d 18 h  a person")
+    assert lines[1].startswith("octo-org/app#1  CREATED  2 h 0 min  CI checks to begin  Bump")
+    assert "[bold]left-pad[/]" in lines[1]
     assert "\x1b" not in done.stdout
     assert "1 NEEDS_INTERVENTION" in done.stderr
+
+
+async def _mostly_merged(plane: TowPlane) -> None:
+    for number in range(1, 99):
+        await plane.tow("octo-org/app", number, ago=number * HOUR, state="MERGED")
+    await plane.tow("octo-org/app", 99, ago=HOUR / 60, state="CHECKS_RUNNING")
+    await plane.tow("octo-org/app", 100, ago=5 * HOUR, state="CHECKS_FAILED")
+    for number in (101, 102, 103):
+        await plane.tow("octo-org/zoo", number, ago=number * HOUR, state="NEEDS_INTERVENTION")
+
+
+def test_what_needs_a_person_stands_first(sql_url: str) -> None:
+    """Merged pull requests are listed with --all only, after all that is alive."""
+    with_plane(sql_url, _mostly_merged)
+    stuck = ["octo-org/zoo#103", "octo-org/zoo#102", "octo-org/zoo#101"]
+    alive = [*stuck, "octo-org/app#100", "octo-org/app#99"]
+    assert names_of(printed(sql_url, "prs")) == alive
+    found = printed(sql_url, "prs", "--all")
+    assert names_of(found)[:7] == [*alive, "octo-org/app#1", "octo-org/app#2"]
+    assert (len(found["items"]), found["next"]) == (100, "octo-org/app#95")
+    assert names_of(printed(sql_url, "prs", "--all", "--repo", "octo-org/zoo")) == stuck
+    assert len(printed(sql_url, "prs", "--state", "merged")["items"]) == 98
+    assert names_of(printed(sql_url, "prs", "--stale")) == ["octo-org/app#100"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("prs",),
+        ("pr", "app#7"),
+        ("explain", "app#7"),
+        ("runs",),
+        ("tune",),
+        ("command", "app#7", "/rebuild"),
+        ("reconcile", "--dry-run"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_command_in_the_wrong_folder_creates_nothing(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says that there is no database, and how to name the right one."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, Rejected)
+    assert "sqlite:///towline.db has no tables of Towline" in str(done.exception)
+    assert "--config FILE or TOWLINE_DATABASE_URL" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_leaves_an_empty_postgres_empty(bare_postgres_url: str) -> None:
+    """The tables are made by those who write, never by a command that lists."""
+    for _ in range(2):
+        done = towline(bare_postgres_url, "prs")
+        assert "has no tables of Towline" in str(done.exception)
+    current = towline(bare_postgres_url, "db", "current", "--json")
+    assert json.loads(current.stdout)["version"] is None
 
 
 def test_one_for_programs(sql_url: str) -> None:
@@ -164,6 +226,7 @@ def test_refusals_are_one_line(sqlite_url: str, arguments: list[str], complaint:
 
 def test_an_empty_fleet(sqlite_url: str) -> None:
     """Nothing towed is no failure."""
+    towline(sqlite_url, "db", "upgrade")
     done = towline(sqlite_url, "prs")
     assert (done.exit_code, done.stdout) == (0, "")
     assert "nothing is towed" in done.stderr

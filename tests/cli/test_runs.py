@@ -40,6 +40,7 @@ def test_for_programs(sql_url: str) -> None:
 
 def test_for_people(sqlite_url: str) -> None:
     """A line each, which commands no terminal; none is no failure."""
+    towline(sqlite_url, "db", "upgrade")
     empty = towline(sqlite_url, "runs")
     assert (empty.exit_code, empty.stdout) == (0, "")
     assert "there are no fix runs" in empty.stderr

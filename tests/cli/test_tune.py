@@ -80,6 +80,7 @@ def test_for_people(stormy_url: str) -> None:
 
 def test_an_empty_history_proposes_nothing(sqlite_url: str) -> None:
     """And says so for each state."""
+    towline(sqlite_url, "db", "upgrade")
     found = json.loads(towline(sqlite_url, "tune", "--json"))
     assert found["pulls"] == 0
     assert {one["seconds"] for one in found["proposals"]} == {None}

@@ -10,6 +10,7 @@ import typer
 
 from towline.cli import waiting
 from towline.cli.prs import Config, Json, Ref, print_json, ref_of
+from towline.cli.reading import check_tables
 
 if TYPE_CHECKING:
     from towline.ports.pulls import PullStore
@@ -39,6 +40,7 @@ async def _ordered(config: Path | None, ref: str, order: str) -> dict[str, Any]:
     ref_of(ref)
     service: Any = Service(load(config))
     try:
+        await check_tables(service.settings, service.database)
         await service.open()
         return await ordered_at(service.pulls, service.bridge, ref, order)
     finally:

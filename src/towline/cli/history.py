@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from towline.cli.reading import opened_database
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
@@ -41,17 +42,10 @@ def since_us(text: str | None, now_us: int) -> int:
 
 @asynccontextmanager
 async def opened_history(loaded: Any) -> AsyncIterator[tuple[PullStore, int]]:
-    from towline.store.clock import SystemClock
     from towline.store.pulls import SqlPulls
-    from towline.wiring import database_for
 
-    clock = SystemClock()
-    database = database_for(loaded.database_url, clock, loaded.store_timeout_seconds)
-    try:
-        await database.connect()
+    async with opened_database(loaded) as (_, database, clock):
         yield SqlPulls(database), clock.now_us()
-    finally:
-        await database.aclose()
 
 
 async def repo_named(pulls: PullStore, name: str | None) -> str | None:

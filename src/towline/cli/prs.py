@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from towline.cli import waiting
+from towline.cli.reading import opened_database
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ Ref = Annotated[str, typer.Argument(metavar="OWNER/NAME#N", help="The pull reque
 _Stale = Annotated[bool, typer.Option("--stale", help="Only those that are stale.")]
 _Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
 _State = Annotated[str | None, typer.Option("--state", help="Only those in this state.")]
+_All = Annotated[bool, typer.Option("--all", help="Also those that are merged or closed.")]
 _Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="How many at most.")]
-_AT_A_TIME: Final = 500
 
 
 def register(app: typer.Typer) -> None:
@@ -40,12 +41,14 @@ def fleet(
     stale: _Stale = False,
     repo: _Repo = None,
     state: _State = None,
+    everything: _All = False,
     limit: _Limit = 100,
     config: Config = None,
     json: Json = False,
 ) -> None:
-    """List the pull requests under tow, by repository and number."""
-    found = waiting.run("Reading the fleet", _fleet(config, stale, repo, state, limit))
+    """List the pull requests under tow: first those that need a person, then the stale ones."""
+    wanted = _Choice(stale, repo, state, everything, limit)
+    found = waiting.run("Reading the fleet", _fleet(config, wanted))
     if json:
         print_json(found)
         return
@@ -92,6 +95,14 @@ def ref_of(text: str) -> tuple[str, int]:
     return ref
 
 
+class _Choice(NamedTuple):
+    stale: bool
+    repo: str | None
+    state: str | None
+    everything: bool
+    limit: int
+
+
 class _Opened(NamedTuple):
     pulls: PullStore
     policy: TowPolicy
@@ -101,46 +112,33 @@ class _Opened(NamedTuple):
 
 @asynccontextmanager
 async def _opened(config: Path | None) -> AsyncIterator[_Opened]:
-    from towline import settings
     from towline.settings_policy import policy_of
-    from towline.store.clock import SystemClock
     from towline.store.pulls import SqlPulls
-    from towline.wiring import database_for
 
-    loaded = settings.load(config)
-    clock = SystemClock()
-    database = database_for(loaded.database_url, clock, loaded.store_timeout_seconds)
-    try:
-        await database.connect()
+    async with opened_database(config) as (loaded, database, clock):
         every = loaded.reconciler.every_seconds
         yield _Opened(SqlPulls(database), policy_of(loaded), clock.now_us(), every)
-    finally:
-        await database.aclose()
 
 
-async def _fleet(
-    config: Path | None, stale: bool, repo: str | None, state: str | None, limit: int
-) -> dict[str, Any]:
+async def _fleet(config: Path | None, choice: _Choice) -> dict[str, Any]:
     from towline.core.lifecycle import STATES
     from towline.web.fleet import Fleet, Wanted
     from towline.web.pull_models import pull_out
 
-    known = next((one for one in STATES if one == (state or "").upper()), None)
-    if state is not None and known is None:
-        raise Rejected(f"unknown state {state[:50]!a}; allowed: {', '.join(STATES)}")
+    given = choice.state
+    known = next((one for one in STATES if one == (given or "").upper()), None)
+    if given is not None and known is None:
+        raise Rejected(f"unknown state {given[:50]!a}; allowed: {', '.join(STATES)}")
     async with _opened(config) as opened:
         reader = Fleet(opened.pulls, opened.policy, opened.now_us)
-        wanted = Wanted(repo, known, stale or None)
-        items: list[dict[str, Any]] = []
-        cursor: str | None = ""
-        while cursor is not None and len(items) < limit:
-            page = await reader.page(wanted, cursor, min(_AT_A_TIME, limit - len(items)))
-            for one in page.records:
-                out = pull_out(one, opened.policy.of(one.ref.repo), opened.now_us)
-                items.append(out.model_dump(mode="json"))
-            cursor = page.next
+        wanted = Wanted(choice.repo, known, choice.stale or None)
+        found = await reader.by_urgency(wanted, choice.limit, ended=choice.everything)
+        items = [
+            pull_out(one, opened.policy.of(one.ref.repo), opened.now_us).model_dump(mode="json")
+            for one in found.records
+        ]
         counts = dict(await opened.pulls.census())
-    return {"items": items, "next": cursor, "counts": counts}
+    return {"items": items, "next": found.next, "counts": counts}
 
 
 async def _status(config: Path | None, text: str) -> PullStatus:

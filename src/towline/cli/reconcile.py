@@ -10,6 +10,7 @@ import typer
 
 from towline.cli import waiting
 from towline.cli.prs import Config, Json, print_json
+from towline.cli.reading import check_tables
 from towline.errors import Transient
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ async def _swept(config: Path | None, dry_run: bool) -> dict[str, Any]:
 
     service: Any = Service(load(config))
     try:
+        await check_tables(service.settings, service.database)
         await service.open()
         return await swept_by(service.reconciler, dry_run)
     finally:

@@ -9,6 +9,7 @@ import typer
 
 from towline.cli import waiting
 from towline.cli.prs import Config, Json, print_json
+from towline.cli.reading import opened_database
 from towline.errors import Rejected
 
 _Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
@@ -45,20 +46,12 @@ def runs(
 async def _listed(
     config: Path | None, repo: str | None, state: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    from towline import settings
-    from towline.store.clock import SystemClock
     from towline.store.runs import SqlRuns
     from towline.web.run_models import run_in_list
-    from towline.wiring import database_for
 
     known = next((one for one in _STATES if one == (state or "").lower()), None)
     if state is not None and known is None:
         raise Rejected(f"unknown state {state[:50]!a}; allowed: {', '.join(_STATES)}")
-    loaded = settings.load(config)
-    database = database_for(loaded.database_url, SystemClock(), loaded.store_timeout_seconds)
-    try:
-        await database.connect()
-        found = await SqlRuns(database).listing(repo, known, "", limit)
-    finally:
-        await database.aclose()
+    async with opened_database(config) as opened:
+        found = await SqlRuns(opened.database).listing(repo, known, "", limit)
     return [run_in_list(run).model_dump(mode="json") for run in found]

@@ -23,7 +23,7 @@ async def found(config: Path | None) -> Schema:
     url = settings.load(config).database_url
     database = database_for(url)
     try:
-        return Schema(_without_password(url), await database.version(), database.newest())
+        return Schema(without_password(url), await database.version(), database.newest())
     finally:
         await database.aclose()
 
@@ -53,7 +53,7 @@ def _state(schema: Schema) -> str:
     return "run: towline db upgrade"
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from towline.core.lifecycle import State
+from towline.core.lifecycle import STATES, TERMINAL, State
 from towline.core.staleness import is_stale
 from towline.core.sweep_policy import TowPolicy
 from towline.errors import Conflict, Rejected
-from towline.ports.pulls import Filter, PullEvent, PullRecord, PullStore
+from towline.ports.pulls import Filter, PullEvent, PullRecord, PullStore, StaleKey
 from towline.web.pull_models import Story, current_diagnosis
 
 MOST_STALE: Final = 5_000
 _MOST_SCANNED: Final = 5_000
+_MOST_RANKED: Final = 1_000_000
+_ANY_TIME_US: Final = 2**62
+"""Later than any clock: no pull request is left out because another clock was ahead."""
 _AT_A_TIME: Final = 500
 _EVENTS_AT_A_TIME: Final = 1_000
 MOST_EVENTS: Final = 10_000
@@ -106,6 +109,40 @@ class Fleet:
         after = _age_of(cursor) if cursor else (-1, "", 0)
         rest = [one for one in found if _age(one) > after]
         return _cut(rest, most, lambda one: f"{one.since_us}-{one.ref}"), found
+
+    async def by_urgency(self, wanted: Wanted, most: int, *, ended: bool) -> Slice:
+        """Those that need a person first, then the stale ones, then the rest that is alive, each
+        the longest waiting first; `ended` adds those that are merged or closed, by their names."""
+        wanted = await self._with_full_name(wanted)
+        asked = STATES if wanted.state is None else (wanted.state,)
+        alive = [state for state in asked if state not in TERMINAL]
+        keys = await self._pulls.stale_keys(dict.fromkeys(alive, 0.0), _MOST_RANKED, _ANY_TIME_US)
+        ranked = [place[2:] for place in sorted(self._ranked(keys, wanted))[: most + 1]]
+        found = await self._pulls.read_all(ranked)
+        if (ended or wanted.state in TERMINAL) and not wanted.stale:
+            found += await self._ended(wanted, most + 1 - len(found))
+        return _cut(found, most, lambda one: str(one.ref))
+
+    def _ranked(
+        self, keys: Iterable[StaleKey], wanted: Wanted
+    ) -> Iterator[tuple[int, int, str, int]]:
+        for _, repo, number, state, since_us in keys:
+            late = is_stale(state, since_us / 1e6, self._now, self._policy.of(repo).thresholds)
+            if wanted.repo in (None, repo) and (late or not wanted.stale):
+                rank = 0 if state == "NEEDS_INTERVENTION" else 1 if late else 2
+                yield rank, since_us, repo, number
+
+    async def _ended(self, wanted: Wanted, most: int) -> list[PullRecord]:
+        found: list[PullRecord] = []
+        rows: Sequence[PullRecord] = ()
+        by_store = Filter(wanted.repo, wanted.state)
+        while len(found) < most:
+            after = str(rows[-1].ref) if rows else ""
+            rows = await self._pulls.listing(by_store, after, _AT_A_TIME)
+            found += [one for one in rows if one.state in TERMINAL]
+            if len(rows) < _AT_A_TIME:
+                break
+        return found[:most]
 
     async def _with_full_name(self, wanted: Wanted) -> Wanted:
         if wanted.repo is None:
