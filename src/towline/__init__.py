@@ -1,4 +1,4 @@
-"""Towline: every event to at most one effect.
+"""Towline: never acts twice on the same event.
 
 The names below are the library; they are loaded when first used, so that importing towline
 costs little.

@@ -35,7 +35,7 @@ from towline.errors import TowlineError
 T = TypeVar("T")
 
 app = typer.Typer(
-    help="Towline: every event to at most one effect.",
+    help="Towline tows machine-made pull requests, and never acts twice on the same event.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich takes longer to load than all the rest of --help

@@ -26,7 +26,7 @@ class Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_database(config: Path | None | Settings) -> AsyncIterator[Opened]:
+async def opened_database(config: Path | Settings | None) -> AsyncIterator[Opened]:
     """The database that the settings name; `Rejected` if it has not the tables of this version."""
     from towline import settings
     from towline.store.clock import SystemClock

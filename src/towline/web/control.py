@@ -31,7 +31,7 @@ from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
 from towline.web.scraping import READY_SECONDS, check_ready, figures, is_from_here
 from towline.web.tow_access import Tow
 
-_DESCRIPTION: Final = """Every event to at most one effect.
+_DESCRIPTION: Final = """Towline never acts twice on the same event.
 
 Send a key as `Authorization: Bearer …` or `X-API-Key: …`. Every error is application/problem+json
 with a stable `code`."""
