@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_FILE_LINES = 400
-MAX_FUNCTION_LINES = 60
 VAGUE_NAMES = {"utils", "helpers", "common", "manager"}
 SKIPPED_FOLDERS = {".git", ".venv", "build", "dist", "site", "node_modules", "__pycache__"}
 IMPURE_MODULES = {
@@ -103,27 +101,6 @@ def imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
         return [node.module]
     return []
-
-
-def test_files_are_short() -> None:
-    """A file that outgrows the limit has more than one subject."""
-    offenders = [
-        f"{name}: {len(text.splitlines())} lines"
-        for name, text in sources("src", "tests", "bench", "examples")
-        if len(text.splitlines()) >= MAX_FILE_LINES
-    ]
-    none_of(offenders, f"Python files stay under {MAX_FILE_LINES} lines; split these by subject:")
-
-
-def test_functions_are_short() -> None:
-    """A function fits on a screen."""
-    offenders = []
-    for name, node in nodes("src", "tests", "bench", "examples"):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            length = (node.end_lineno or node.lineno) - node.lineno + 1
-            if length >= MAX_FUNCTION_LINES:
-                offenders.append(f"{name}:{node.lineno}: {node.name} has {length} lines")
-    none_of(offenders, f"Functions stay under {MAX_FUNCTION_LINES} lines; name the steps of these:")
 
 
 def test_modules_are_named_for_their_subject() -> None:
