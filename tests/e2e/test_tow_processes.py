@@ -252,4 +252,5 @@ async def test_the_command_line_acts(place: Place, tmp_path: Path) -> None:
     assert (ordered["command"], ordered["number"]) == ("/cancel", 1)
     await place.until(1, "CLOSED", within=5 * MINUTE)
     assert place.pull(1).state == "closed"
-    assert "CLOSED" in (await towline("prs")).out
+    assert "CLOSED" not in (await towline("prs")).out
+    assert "CLOSED" in (await towline("prs", "--all")).out
