@@ -10,9 +10,10 @@ from towline.store.hook_hours import SqlHookHours
 from towline.web.answers import App
 from towline.web.control import create_control_app
 from towline.web.dashboard.desk import Desk
-from towline.web.data_plane_docs import PATHS
-from towline.web.gateway import Gateway, ProbesOnly
+from towline.web.data_plane_docs import FRAGMENT
+from towline.web.gateway import PROBES, Gateway, ProbesOnly
 from towline.web.mesh import Mesh
+from towline.web.openapi import document_of
 from towline.web.run_routes import Runs
 from towline.web.tow_access import Tow
 
@@ -27,6 +28,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
     A demo brings the `strip` that its pages show.
     """
     settings, tow, database = service.settings, service.tow, service.database
+    alone = settings.serve.control_port is not None
     mesh = Mesh(service.submit, service.keyring, max_body_bytes=settings.mesh.max_body_bytes)
     control = create_control_app(
         inbox=service.inbox,
@@ -38,7 +40,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
         ready=service.ready,
         bell=service.bell,
         hours=SqlHookHours(database),
-        beside=PATHS,
+        beside={} if alone else FRAGMENT,
         tow=Tow(tow.pulls, tow.bridge, tow.reconciler, tow.board, tow.policy),
         runs=Runs(service.fix.store, settings.pipeline.max_attempts),
         desk=Desk(
@@ -51,5 +53,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
             strip,
         ),
     )
-    alone = settings.serve.control_port is not None
-    return Gateway(service.hooks, mesh, ProbesOnly(control) if alone else control), control
+    if not alone:
+        return Gateway(service.hooks, mesh, control), control
+    probes = ProbesOnly(control, document_of(control, PROBES, FRAGMENT))
+    return Gateway(service.hooks, mesh, probes), control

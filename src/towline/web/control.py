@@ -27,6 +27,7 @@ from towline.web.control_models import Health, Readiness
 from towline.web.dashboard.app import create_dashboard
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.pages import HOME
+from towline.web.openapi import operation_id
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
 from towline.web.scraping import READY_SECONDS, check_ready, figures, is_from_here
 from towline.web.tow_access import Tow
@@ -71,6 +72,7 @@ def create_control_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
     )
     app.state.control = Control(
         inbox, jobs, keyring, clock, audit, cooldown_us, ready, ready_seconds, bell, hours
@@ -98,14 +100,14 @@ async def _to_dashboard() -> RedirectResponse:
 
 @_router.head("/healthz", include_in_schema=False)
 @_router.get("/healthz", tags=["service"])
-async def healthz() -> Health:
+async def get_health() -> Health:
     """Alive: the process answers. It says nothing about the database."""
     return Health()
 
 
 @_router.head("/readyz", include_in_schema=False)
 @_router.get("/readyz", tags=["service"], responses=problems.documented(503))
-async def readyz(control: TheControl) -> Readiness:
+async def get_readiness(control: TheControl) -> Readiness:
     """Ready for work: the database answers. If not, 503 says which part is missing."""
     return Readiness(parts=await check_ready(control.ready, control.ready_seconds))
 
@@ -115,8 +117,9 @@ async def readyz(control: TheControl) -> Readiness:
     tags=["service"],
     response_class=PlainTextResponse,
     responses=problems.documented(401, 403, 503),
+    openapi_extra={"security": [{}, {"bearer_key": []}, {"header_key": []}]},
 )
-async def metrics(request: Request, control: TheControl) -> Response:
+async def get_metrics(request: Request, control: TheControl) -> Response:
     """For Prometheus. Needs no key from this machine, else one with the scope `read`."""
     host = request.client.host if request.client is not None else None
     if not is_from_here(host, request.headers.keys()):

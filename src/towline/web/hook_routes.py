@@ -32,7 +32,7 @@ class HookHoursView(BaseModel):
 
 
 @router.get("/hooks", tags=["inbox"])
-async def hooks(control: TheControl, _: Reader, hours: Hours = 72) -> HookHoursView:
+async def list_hook_hours(control: TheControl, _: Reader, hours: Hours = 72) -> HookHoursView:
     """Watched hooks, hour by hour, oldest first."""
     since_us = control.clock.now_us() - hours * 3_600_000_000
     found = await control.hours.hours(None, since_us)

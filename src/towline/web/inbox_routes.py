@@ -58,7 +58,7 @@ async def list_deliveries(
     "/deliveries/{delivery_id:path}/redeliver",
     tags=["inbox"],
     status_code=202,
-    responses=documented(404, 409),
+    responses=documented(404, "ambiguous", "in_flight"),
 )
 async def redeliver_delivery(
     control: TheControl,
@@ -78,7 +78,7 @@ async def redeliver_delivery(
     "/deliveries/{delivery_id:path}",
     tags=["inbox"],
     response_model=DeliveryDetail,
-    responses=documented(404, 409),
+    responses=documented(404, "ambiguous"),
 )
 async def show_delivery(
     control: TheControl, reader: Reader, delivery_id: DeliveryId, key: WantedKey = None
@@ -119,7 +119,10 @@ async def show_job(control: TheControl, reader: Reader, job_id: JobId) -> Respon
 
 
 @router.post(
-    "/jobs/{job_id}/redeliver", tags=["jobs"], status_code=202, responses=documented(404, 409)
+    "/jobs/{job_id}/redeliver",
+    tags=["jobs"],
+    status_code=202,
+    responses=documented(404, "in_flight"),
 )
 async def redeliver_job(
     control: TheControl, commander: Commander, job_id: JobId, force: Force = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from fastapi import Request
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from towline.core.canonical import parse_json
 from towline.errors import Rejected
 from towline.web.answers import Hangup, Problem, read_body
+from towline.web.openapi import schema_of
 
 MOST_BYTES: Final = 262_144
 _SECONDS: Final = 10.0
@@ -44,18 +44,5 @@ class JsonBody(Generic[M]):
     @property
     def described(self) -> dict[str, Any]:
         """For `openapi_extra` of the route."""
-        schema = self._model.model_json_schema()
-        schema = _inlined(schema, schema.pop("$defs", {}))
-        content = {"application/json": {"schema": schema}}
+        content = {"application/json": {"schema": schema_of(self._model)}}
         return {"requestBody": {"required": self._default is None, "content": content}}
-
-
-def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Without references, which would point nowhere in the OpenAPI."""
-    if isinstance(schema, list):
-        return [_inlined(each, definitions) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {name: _inlined(each, definitions) for name, each in schema.items()}

@@ -9,32 +9,21 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from towline.errors import Conflict, LeaseLost, Rejected, StoreFull, TowlineError, Transient
 from towline.errors import Unavailable as StoreUnavailable
 from towline.web.answers import App, Message, Problem, Receive, Scope, Send, answer, unforeseen
+from towline.web.openapi import describe
+from towline.web.problem_docs import documented as documented
 
-MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_SECONDS: Final = 5.0
 _MOST_COMPLAINTS: Final = 20
+_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _LONGEST_PLACE: Final = 100
 
 _log = logging.getLogger("towline.web")
-
-
-class ProblemBody(BaseModel):
-    """What every error answer says (RFC 9457). Programs go by `code`, people by `detail`."""
-
-    model_config = ConfigDict(title="Problem", extra="allow")
-
-    type: str = Field(examples=["urn:towline:problem:not_found"])
-    title: str
-    status: int
-    detail: str
-    code: str = Field(examples=["not_found"])
 
 
 _KINDS: Final[tuple[tuple[type[TowlineError], int, str], ...]] = (
@@ -59,15 +48,13 @@ def install(app: FastAPI, beside: Mapping[str, Any]) -> None:
     app.exception_handler(RequestValidationError)(_on_bad_request)
     app.exception_handler(HTTPException)(_on_http_error)
     app.add_middleware(_LastResort)
-    app.openapi = lambda: _described(app, beside)  # type: ignore[method-assign]
 
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(app, beside)
+        return app.openapi_schema
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """These statuses as problems, for the `responses` of a route."""
-    return {
-        status: {"model": ProblemBody, "description": HTTPStatus(status).phrase}
-        for status in statuses
-    }
+    app.openapi = described  # type: ignore[method-assign]
 
 
 def problem_of(error: TowlineError) -> Problem:
@@ -97,7 +84,21 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_").replace("-", "_")
     response = _response(Problem(error.status_code, code, _printable(str(error.detail))))
     response.headers.update(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = ", ".join(_methods_of(request))
     return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    """All that the path takes; the framework names the methods of one route only."""
+    return [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**request.scope, "method": method})[0] is Match.FULL
+            for route in request.app.routes
+        )
+    ]
 
 
 def _complaint(found: Mapping[str, Any]) -> dict[str, str]:
@@ -141,24 +142,3 @@ class _LastResort:
             if started or scope["type"] != "http":
                 raise
             await answer(send, unforeseen(scope["path"]).messages())
-
-
-def _described(app: FastAPI, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """FastAPI's own description, but that errors have the media type they are sent with."""
-    if app.openapi_schema is None:
-        schema = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        for path in schema.get("paths", {}).values():
-            for operation in path.values():
-                _name_media_type(operation["responses"])
-        schema["paths"] |= beside
-        app.openapi_schema = schema
-    return app.openapi_schema
-
-
-def _name_media_type(responses: Mapping[str, Any]) -> None:
-    for status, response in responses.items():
-        if status >= "400" and "content" in response:
-            [schema] = response["content"].values()
-            response["content"] = {MEDIA_TYPE: schema}

@@ -47,10 +47,13 @@ from towline.web.tow_access import OrderedOrNot, TheTow, Tow
 router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
 _command = JsonBody(CommandBody)
 _batch = JsonBody(BatchBody)
-_REFUSALS: Final = documented(400, 404, 408, 409, 413)
+_UNKNOWN: Final = ("unknown_pull", "unknown_repo")
+_REFUSALS: Final = documented(
+    400, 408, 413, *_UNKNOWN, "ambiguous", "not_now", 422, "unknown_command", "too_many"
+)
 
 
-@router.get("/prs", responses=documented(404, 409))
+@router.get("/prs", summary="List pull requests", responses=documented("unknown_repo", "ambiguous"))
 async def list_pulls(
     control: TheControl,
     tow: TheTow,
@@ -74,7 +77,12 @@ async def list_pulls(
     return PullPage(items=items, next=page.next, counts=await tow.pulls.census())
 
 
-@router.get("/prs/stale", responses=documented(404, 409))
+@router.get(
+    "/prs/stale",
+    operation_id="list_stale_pulls",
+    summary="List stale pull requests",
+    responses=documented("unknown_repo", "ambiguous"),
+)
 async def list_stale(
     control: TheControl,
     tow: TheTow,
@@ -99,7 +107,14 @@ async def list_stale(
     return StalePage(items=items, next=page.next, counts=counts)
 
 
-@router.post("/prs/commands", status_code=202, responses=_REFUSALS, openapi_extra=_batch.described)
+@router.post(
+    "/prs/commands",
+    operation_id="command_pulls",
+    summary="Give one command for many pull requests",
+    status_code=202,
+    responses=_REFUSALS,
+    openapi_extra=_batch.described,
+)
 async def order_for_many(
     control: TheControl,
     tow: TheTow,
@@ -123,6 +138,8 @@ async def order_for_many(
 
 @router.post(
     "/pr/{owner}/{name}/{number}/command",
+    operation_id="command_pull",
+    summary="Give a command for a pull request",
     status_code=202,
     responses=_REFUSALS,
     openapi_extra=_command.described,
@@ -154,7 +171,12 @@ async def order_by_any_name(
     return await _order(control, tow, commander, repo, number, body.command)
 
 
-@router.get("/pr/{owner}/{name}/{number}/status", responses=documented(404))
+@router.get(
+    "/pr/{owner}/{name}/{number}/status",
+    operation_id="show_pull",
+    summary="Show a pull request",
+    responses=documented(*_UNKNOWN, "ambiguous"),
+)
 async def status(
     control: TheControl, tow: TheTow, reader: Reader, owner: Owner, name: Name, number: Number
 ) -> PullStatus:

@@ -98,14 +98,14 @@ async def run_reconciler(
 
 
 @router.get("/circuit-breaker")
-async def show_breakers(tow: TheTow, reader: Reader) -> BreakersOut:
+async def list_breakers(tow: TheTow, reader: Reader) -> BreakersOut:
     """How each breaker stands."""
     return BreakersOut(items=[BreakerOut.of(view) for view in await tow.breakers.views()])
 
 
 @router.post(
     "/circuit-breaker/reset",
-    responses=documented(400, 404, 408, 413),
+    responses=documented(400, 408, 413, "unknown_breaker"),
     openapi_extra=_reset.described,
 )
 async def reset_breakers(

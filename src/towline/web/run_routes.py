@@ -58,14 +58,16 @@ async def list_runs(
     return RunPage(items=items, next=items[-1].run_id if len(found) > limit else None)
 
 
-@router.get("/{run_key}", responses=documented(404))
+@router.get("/{run_key}", responses=documented("unknown_run"))
 async def show_run(runs: TheRuns, reader: Reader, run_key: RunKey) -> RunStory:
     """Stage by stage, with the patch and the logs."""
     return run_story(await _found(runs, run_key))
 
 
-@router.post("/{run_key}/unblock", status_code=202, responses=documented(404, 409))
-async def unblock(
+@router.post(
+    "/{run_key}/unblock", status_code=202, responses=documented("unknown_run", "not_blocked")
+)
+async def unblock_run(
     control: TheControl, runs: TheRuns, commander: Commander, run_key: RunKey
 ) -> Unblocked:
     """Let a blocked run begin anew, from its plan; 409 `not_blocked` if it is not blocked."""

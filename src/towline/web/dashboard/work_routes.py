@@ -16,8 +16,7 @@ from towline.web.dashboard.visits import Form, Visit, action, page, went
 from towline.web.inbox_routes import redeliver_delivery
 from towline.web.inbox_routes import redeliver_job as redeliver_its_job
 from towline.web.run_models import run_in_list, run_story
-from towline.web.run_routes import Runs
-from towline.web.run_routes import unblock as unblock_run
+from towline.web.run_routes import Runs, unblock_run
 
 A_PAGE: Final = 50
 _LONGEST_SHOWN: Final = 100_000
