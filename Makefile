@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+SCHEMATHESIS_CASES ?= 10000
 TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
@@ -16,10 +17,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test chaos fuzz check bench docs format lock clean
+.PHONY: help demo serve test floors chaos fuzz schemathesis check bench docs format lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.runtime ## a simulated fleet under tow, an hour a minute; opens the dashboard
 	$(BIN)/towline demo $(DEMO_ARGS)
@@ -29,21 +30,29 @@ serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 
 # Tests wait about as often as they work, so there are more of them at a time than processors.
 # What forks for ever is tried with nothing else beside it.
-test: check ## the gate: check, then every test on real PostgreSQL and Redis
+test: check floors $(VENV)/.client ## the gate: check, floors, every test on real PostgreSQL and Redis
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal --ignore=tests/sandbox $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/sandbox
 
 chaos: $(VENV)/.dev ## an hour of faults on real servers; CHAOS_ARGS="--minutes 10 --seed 7"
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
+floors: $(VENV)/.dev ## a quick part of the tests at the lowest and at the newest dependencies
+	$(BIN)/python -m scripts.floors $(FLOORS_ARGS)
+
+schemathesis: $(VENV)/.dev ## 10,000 requests against the running service; SCHEMATHESIS_CASES=500
+	TOWLINE_TEST_SCHEMATHESIS_CASES=$(SCHEMATHESIS_CASES) \
+	    $(BIN)/python -m pytest --timeout=3600 tests/openapi/test_schemathesis.py $(PYTEST_ARGS)
+
 fuzz: $(VENV)/.fuzz ## search for bytes that break a parser; FUZZ_ARGS="--seconds 10 keys.text"
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
-check: $(VENV)/.dev ## ruff, strict mypy and the import contracts
+check: $(VENV)/.dev ## ruff, strict mypy, the import contracts and the OpenAPI
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
+	$(BIN)/python -m scripts.openapi_lint
 
 bench: $(VENV)/.bench ## measure beside raw drivers and peers; writes docs/benchmarks/
 	$(BIN)/python -m bench $(BENCH_ARGS)
@@ -61,6 +70,7 @@ lock: $(UV) ## resolve the requirements again and write the lock files
 	$(COMPILE) $(LOCK_ARGS) --all-extras pyproject.toml requirements-dev.in \
 	    -c requirements.lock -o requirements-dev.lock
 	$(COMPILE) $(LOCK_ARGS) requirements-bench.in -c requirements-dev.lock -o requirements-bench.lock
+	$(COMPILE) $(LOCK_ARGS) requirements-client.in -o requirements-client.lock
 	$(COMPILE) $(LOCK_ARGS) requirements-fuzz.in -c requirements-dev.lock -o requirements-fuzz.lock
 
 clean: ## remove the virtual environment and everything that was built
@@ -85,6 +95,12 @@ $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(UV)
 
 $(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.dev
 	$(INSTALL) -r requirements-fuzz.lock
+	@touch $@
+
+# The generator of clients, in an environment of its own below this one.
+$(VENV)/.client: requirements-client.lock | $(UV)
+	$(UV) venv --quiet --allow-existing $(VENV)/client
+	VIRTUAL_ENV=$(VENV)/client $(UV) pip install --quiet -r requirements-client.lock
 	@touch $@
 
 $(VENV)/.bench: requirements-bench.lock $(VENV)/.dev

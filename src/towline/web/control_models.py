@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from towline.ports.inbox import Stored
 from towline.ports.jobs import JobRecord, JobState
@@ -24,7 +24,8 @@ def _storable(text: str) -> str:
     return text
 
 
-_Text = Annotated[str, AfterValidator(_storable)]
+_NO_NUL = r"^[^\x00]*$"
+_Text = Annotated[str, StringConstraints(pattern=_NO_NUL), AfterValidator(_storable)]
 DeliveryId = Annotated[
     _Text, Path(min_length=1, max_length=LONGEST_ID, description="The sender's id.")
 ]

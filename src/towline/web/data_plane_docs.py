@@ -175,8 +175,11 @@ def _one_of(*names: str, schema: dict[str, Any]) -> dict[str, Any]:
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00]+$"}
 _ID: Final = {"anyOf": [
     {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[^\\x00]+$"},
-    {"type": "integer", "minimum": 0, "maximum": _LARGEST},
+    {"type": "integer"},
 ]}  # fmt: skip
+_PATH: Final = "[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)+"
+_REPO_URL: Final = f"^(https?|ssh|git)://[A-Za-z0-9]+(\\.[A-Za-z0-9]+)*/{_PATH}$"
+_SCP_URL: Final = f"^git@[A-Za-z0-9]+(\\.[A-Za-z0-9]+)*:{_PATH}$"
 _CI_RUN: Final[dict[str, Any]] = {
     "title": "CiRun",
     "type": "object",
@@ -190,10 +193,10 @@ _CI_RUN: Final[dict[str, Any]] = {
                 {
                     "type": "string",
                     "maxLength": 255,
-                    "pattern": "^[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)+$",
+                    "pattern": f"^{_PATH}$",
                 },
-                {"type": "string", "maxLength": 2048, "pattern": "^(https?|ssh|git)://"},
-                {"type": "string", "maxLength": 2048, "pattern": "^[^/@]+@[^/:]+:.+"},
+                {"type": "string", "maxLength": 2048, "pattern": _REPO_URL},
+                {"type": "string", "maxLength": 2048, "pattern": _SCP_URL},
             ],
         },
     },
@@ -219,7 +222,7 @@ _BUILD: Final[dict[str, Any]] = {
             "type": "object",
             "required": ["number", "phase"],
             "properties": {
-                "number": {"type": "integer", "minimum": 0, "maximum": _LARGEST},
+                "number": _ID,
                 "phase": {**_NAME, "maxLength": 64},
             },
         },
@@ -374,7 +377,7 @@ def _mesh(
 
 
 _PATH_ID: Final = {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
-_OF_JOB: Final = ("invalid_request", "stale_lease", "unknown_job")
+_OF_JOB: Final = ("invalid_request", "stale_lease", "unknown_job", "not_found")
 
 PATHS: Final[dict[str, Any]] = {
     **{

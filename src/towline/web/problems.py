@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -10,7 +11,6 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 from towline.errors import Conflict, LeaseLost, Rejected, StoreFull, TowlineError, Transient
 from towline.errors import Unavailable as StoreUnavailable
@@ -20,7 +20,6 @@ from towline.web.problem_docs import documented as documented
 
 _RETRY_SECONDS: Final = 5.0
 _MOST_COMPLAINTS: Final = 20
-_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 _LONGEST_PLACE: Final = 100
 
 _log = logging.getLogger("towline.web")
@@ -85,20 +84,20 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     response = _response(Problem(error.status_code, code, _printable(str(error.detail))))
     response.headers.update(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        response.headers["allow"] = ", ".join(_methods_of(request))
+        framework = (error.headers or {}).get("Allow", "")
+        response.headers["allow"] = ", ".join(_methods_of(request)) or framework
     return response
 
 
 def _methods_of(request: Request) -> list[str]:
-    """All that the path takes; the framework names the methods of one route only."""
-    return [
-        method
-        for method in _METHODS
-        if any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL
-            for route in request.app.routes
-        )
-    ]
+    """All that the path takes; the framework names the methods of one of its routes only."""
+    path = request.url.path
+    return sorted(
+        method.upper()
+        for template, operations in request.app.openapi()["paths"].items()
+        if re.fullmatch(re.sub(r"\\{[^}]+\\}", "[^/]+", re.escape(template)), path)
+        for method in operations
+    )
 
 
 def _complaint(found: Mapping[str, Any]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
 from towline.core.budgets import LIFETIME_FACTOR, STRATEGIES, Counts, Strategy
 from towline.core.commands import COMMANDS
@@ -33,16 +34,28 @@ def _storable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
+def _storable_or_none(text: str | None) -> str | None:
+    return None if text is None else _storable(text)
+
+
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=LONGEST_NAME, pattern=r"^[^\x00]+$")
+]
 _Storable = Annotated[Text, AfterValidator(_storable)]
 Owner = Annotated[_Storable, Path(description="Of the repository; a GitLab group may be nested.")]
 Name = Annotated[_Storable, Path(description="Of the repository.")]
 Repo = Annotated[_Storable, Path(description="OWNER/NAME, or a bare name that is unique.")]
 Number = Annotated[int, Path(ge=1, le=LARGEST_NUMBER)]
 PullLimit = Annotated[int, Query(ge=1, le=MOST_OF_A_PAGE, description="How many at most.")]
-Cursor = Annotated[
-    _Storable | None, Query(description="`next` of the page before; without it, the first.")
+_NEXT: Final = Query(description="`next` of the page before; without it, the first.")
+_Place = Annotated[
+    str, StringConstraints(max_length=LONGEST_NAME, pattern=r"^[^\x00]+#[0-9]{1,18}$")
 ]
+_Age = Annotated[
+    str, StringConstraints(max_length=LONGEST_NAME, pattern=r"^[0-9]{1,18}-[^\x00]+#[0-9]{1,18}$")
+]
+Cursor = Annotated[_Place | None, AfterValidator(_storable_or_none), _NEXT]
+StaleCursor = Annotated[_Age | None, AfterValidator(_storable_or_none), _NEXT]
 RepoFilter = Annotated[_Storable | None, Query(description="OWNER/NAME, or a unique bare name.")]
 PullStateFilter = Annotated[State | None, Query(description="Only those in this state.")]
 StaleFilter = Annotated[bool | None, Query(description="Only those that are stale, or are not.")]
@@ -55,16 +68,33 @@ SearchFilter = Annotated[
 DryRun = Annotated[bool, Query(description="Decide and report, and do nothing.")]
 
 
+_Command = Annotated[Text, Field(examples=["/rebuild"], json_schema_extra={"enum": [*COMMANDS]})]
+_EITHER: Final[JsonDict] = {
+    "if": {"required": ["filter"], "properties": {"filter": {"type": "object"}}},
+    "then": {"properties": {"prs": {"type": "null"}}},
+    "else": {"required": ["prs"], "properties": {"prs": {"type": "array"}}},
+}
+"""Either of two members: `oneOf` would hide the others from generators of clients."""
+
+
+def _one_condition(schema: JsonDict) -> None:
+    names = [*PullFilter.model_fields]
+    given: JsonDict = {"not": {"type": "null"}}
+    schema["anyOf"] = [{"required": [name], "properties": {name: given}} for name in names]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class CommandBody(_Body):
-    command: Text = Field(examples=["/rebuild"], description=f"One of {', '.join(COMMANDS)}.")
+    command: _Command
 
 
 class PullFilter(_Body):
-    """All that is given must hold."""
+    """All that is given must hold; at least one is given."""
+
+    model_config = ConfigDict(json_schema_extra=_one_condition)
 
     repo: _Storable | None = None
     state: State | None = None
@@ -76,7 +106,9 @@ class PullFilter(_Body):
 class BatchBody(_Body):
     """Either `prs` or `filter`; at most 500 pull requests."""
 
-    command: Text = Field(examples=["/rebuild"])
+    model_config = ConfigDict(json_schema_extra=_EITHER)
+
+    command: _Command
     prs: list[_Storable] | None = Field(
         default=None,
         max_length=MOST_OF_A_BATCH,

@@ -36,6 +36,7 @@ from towline.web.pull_models import (
     RepoFilter,
     RuleFilter,
     SearchFilter,
+    StaleCursor,
     StaleFilter,
     StalePage,
     parsed_ref,
@@ -92,7 +93,7 @@ async def list_stale(
     rule: RuleFilter = None,
     search: SearchFilter = None,
     limit: PullLimit = 50,
-    cursor: Cursor = None,
+    cursor: StaleCursor = None,
 ) -> StalePage:
     """Those in which nothing has happened for longer than their state allows."""
     now_us = control.clock.now_us()

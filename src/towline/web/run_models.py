@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 
 from towline.core.fixrun import Cause, RunRecord, RunState, Stage, StageOutcome, StageRecord
 from towline.web.control_models import moment
@@ -16,16 +16,9 @@ MOST_OF_A_PAGE: Final = 200
 _SHOWN_APART: Final = frozenset({"diff", "log"})
 
 
-def _run_key(text: str) -> str:
-    if not text.isascii() or not text.isalnum():
-        raise ValueError("a run's key has letters and digits only")
-    return text
-
-
 RunKey = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=128),
-    AfterValidator(_run_key),
+    StringConstraints(pattern=r"^[A-Za-z0-9]{1,128}$"),
     Path(description="`run_key` of the list."),
 ]
 _Repo = Annotated[str, StringConstraints(pattern=r"^[\w.-]+(/[\w.-]+)+$", max_length=300)]
