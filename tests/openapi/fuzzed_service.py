@@ -17,8 +17,8 @@ from tests.web.test_run_routes import RunPlane
 from tests.web.tow_plane import KEYS, TowPlane
 from towline.wiring import database_for
 
-KEY = "the key of the fuzz and of nothing else"
-SECRET = "the secret of all webhooks of the fuzz"
+KEY = "a-key-of-these-tests-and-of-nothing-else"
+SECRET = "the secret of all webhooks of these tests"
 SOURCES = ("github", "gitlab", "slack", "jira", "jenkins", "ci", "scheduler")
 """Those that have a table of settings."""
 
@@ -56,7 +56,7 @@ def running(folder: Path) -> Iterator[str]:
     """The service on the SQLite file of this folder; gives its URL."""
     settings = {
         "TOWLINE_DATABASE_URL": f"sqlite:///{folder / 'towline.db'}",
-        "TOWLINE_GITHUB__TOKEN": "a token, so that commands are accepted",
+        "TOWLINE_GITHUB__TOKEN": "a-token",
         "TOWLINE_GITHUB__API_URL": "http://127.0.0.1:9",
         "TOWLINE_API_KEYS__FUZZ__KEY": KEY,
         "TOWLINE_API_KEYS__FUZZ__SCOPES": '["admin"]',

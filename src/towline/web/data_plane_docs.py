@@ -227,7 +227,7 @@ _BUILD: Final[dict[str, Any]] = {
             },
         },
     },
-    **_one_of("url", "name", schema=_NAME | {"pattern": "[^/\\x00]"}),
+    "allOf": [_one_of("url", "name", schema=_NAME | {"pattern": "[^/\\x00]"})],
 }
 _TICK: Final[dict[str, Any]] = {
     "title": "SchedulerTick",

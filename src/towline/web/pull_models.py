@@ -80,7 +80,10 @@ _EITHER: Final[JsonDict] = {
 def _one_condition(schema: JsonDict) -> None:
     names = [*PullFilter.model_fields]
     given: JsonDict = {"not": {"type": "null"}}
-    schema["anyOf"] = [{"required": [name], "properties": {name: given}} for name in names]
+    some: JsonDict = {
+        "anyOf": [{"required": [name], "properties": {name: given}} for name in names]
+    }
+    schema["allOf"] = [some]  # `anyOf` alone would make many types of one
 
 
 class _Body(BaseModel):
