@@ -8,13 +8,13 @@ import gc
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from towline import tracing
 from towline.audit import AuditFile, trouble_with
 from towline.coordination.locks import LockService
-from towline.coordination.sql import SqlRates
+from towline.coordination.sql import SqlRates, SqlSeen
 from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
 from towline.core.recovery import app_hook, repo_hook
 from towline.core.retry import Backoff
@@ -35,7 +35,8 @@ from towline.flow.submit import Submit, SubmitPolicy
 from towline.flow.upkeep import Chore, Upkeep
 from towline.flow.work import Crew, Handler, WorkRules
 from towline.ports.clock import Clock
-from towline.ports.jobs import OWN_QUEUE, Bell
+from towline.ports.coordination import SeenStore
+from towline.ports.jobs import Bell
 from towline.service_fix import FixService
 from towline.service_polling import first_told, pollers_of
 from towline.service_tow import (
@@ -61,6 +62,7 @@ from towline.web.answers import App
 from towline.web.auth import Keyring
 from towline.web.dashboard.farewell import Farewell
 from towline.web.hooks import HookLimits, Hooks
+from towline.web.readiness import Readiness
 from towline.wiring import Backend, backend_for, backend_over, database_for
 
 if TYPE_CHECKING:
@@ -71,6 +73,11 @@ _LEADER_TTL_SECONDS = 15.0
 _LEADER_WAIT_SECONDS = 5.0
 """Less than half of the lease: who was lost together with the leader, and whom nobody could ask,
 has no place in the queue any more when its lease ends."""
+
+
+_READY_MARK = "towline:readiness"
+_READY_MARK_US = 3_600_000_000
+"""The one row that all probes of all processes write."""
 
 
 class Worker(Protocol):
@@ -137,6 +144,7 @@ class Service:
         self._hook_log = hook_log_of(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         self.hooks = Hooks(self.ingest, _hook_limits(settings))
+        self.ready = self._readiness()
         self.farewell = Farewell()
         self._worker: Worker | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -245,9 +253,18 @@ class Service:
 
         return apps_of(self)
 
-    async def ready(self) -> None:
-        """Whether the database answers."""
-        await self.jobs.due_in((OWN_QUEUE,))
+    def _readiness(self) -> Readiness:
+        """Each part is written to: what answers a read may refuse every write."""
+        parts = {"database": self._marker(SqlSeen(self.database))}
+        if self.settings.state_backend == "redis":
+            parts["state"] = self._marker(self._state.seen)
+        if (broker := self._broker) is not None:
+            parts["broker"] = lambda: asyncio.to_thread(broker.check)
+        return Readiness(parts, self.clock)
+
+    @staticmethod
+    def _marker(seen: SeenStore) -> Callable[[], Awaitable[None]]:
+        return lambda: seen.mark(_READY_MARK, _READY_MARK_US)
 
     def _upkeep(self) -> Upkeep:
         settings = self.settings

@@ -42,7 +42,7 @@ class Program:
         if arguments[0] == "serve":
             arguments += ["--port", str(self.port)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "towline", *arguments],
+            self.command(arguments),
             cwd=self._folder,
             env={
                 **os.environ,
@@ -61,6 +61,9 @@ class Program:
         if arguments[0] == "serve" and not (decided.wait(PATIENCE) and self.listening):
             raise AssertionError("".join(self.output) or "it does not say where it listens")
         return self
+
+    def command(self, arguments: list[str]) -> list[str]:
+        return [sys.executable, "-m", "towline", *arguments]
 
     def _hear(self, process: subprocess.Popen[str], decided: threading.Event) -> None:
         """Until it has ended; `decided` is set when it listens, or will not."""

@@ -56,7 +56,7 @@ async def test_from_delivery_to_done(sql_url: str) -> None:
             if record is not None and record.state == "done":
                 break
             await asyncio.sleep(0.01)
-    await service.ready()
+    assert await service.ready() == {"database": "ok"}
     await service.close()
     assert service.failures() == []
     assert record.result == '{"events":[{"delivery_id":"d1","kind":"pinged"}]}'

@@ -20,7 +20,7 @@ _EVER = 1_300
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300 + CASES // 2)
 def test_anything_that_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All checks of schemathesis, over HTTP, on a service with something of everything in it."""
     asyncio.run(fill(f"sqlite:///{tmp_path / 'towline.db'}"))

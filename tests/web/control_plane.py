@@ -24,6 +24,7 @@ from towline.store.jobs import SqlJobs
 from towline.store.sql import Database
 from towline.web.auth import Keyring
 from towline.web.control import create_control_app
+from towline.web.readiness import Readiness
 from towline.wiring import database_for
 
 KEY = "a key from the settings"
@@ -67,6 +68,9 @@ class Plane:
         self.inbox = SqlInbox(self.database, per_minute(1000))
         self.jobs = SqlJobs(self.database)
 
+    def ready(self, seconds: float = 2.0) -> Readiness:
+        return Readiness({"database": self.database.connect}, self.clock, seconds)
+
     def app(self, ready_seconds: float = 2.0) -> FastAPI:
         return create_control_app(
             inbox=self.inbox,
@@ -75,10 +79,9 @@ class Plane:
             clock=self.clock,
             audit=self.audited,
             cooldown_us=COOLDOWN_US,
-            ready=self.database.connect,
+            ready=self.ready(ready_seconds),
             bell=self.rings,
             hours=SqlHookHours(self.database),
-            ready_seconds=ready_seconds,
         )
 
     async def receive(self, *names: str, hook: int = 7, payload: Any = None) -> None:

@@ -16,6 +16,7 @@ from tests.servers import free_port
 from tests.web.asgi_client import call, serving
 from tests.web.control_plane import COOLDOWN_US, READ_ONLY, WITH_KEY, Plane, is_problem, plane_on
 from towline.errors import Conflict, Rejected, StoreFull, Unavailable
+from towline.web.readiness import Readiness
 from towline.wiring import database_for
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
@@ -289,9 +290,9 @@ async def test_not_ready_without_a_database(caplog: pytest.LogCaptureFixture) ->
 
 async def test_a_silent_database_is_not_ready(local: Plane) -> None:
     """The wait has an end, also where nothing answers."""
-    app = local.app(ready_seconds=0.05)
-    never = asyncio.Event()
-    app.state.control = app.state.control._replace(ready=never.wait)
+    app = local.app()
+    ready = Readiness({"database": asyncio.Event().wait}, local.clock, 0.05)
+    app.state.control = app.state.control._replace(ready=ready)
     async with serving(app) as client:
         response = await client.get("/readyz")
     assert is_problem(response, 503, "not_ready")

@@ -36,10 +36,9 @@ class RunPlane(Plane):
             clock=self.clock,
             audit=self.audited,
             cooldown_us=COOLDOWN_US,
-            ready=self.database.connect,
+            ready=self.ready(ready_seconds),
             bell=self.rings,
             hours=SqlHookHours(self.database),
-            ready_seconds=ready_seconds,
             runs=Runs(self.runs, 3),
         )
 

@@ -79,10 +79,9 @@ class TowPlane(Plane):
             clock=self.clock,
             audit=self.audited,
             cooldown_us=COOLDOWN_US,
-            ready=self.database.connect,
+            ready=self.ready(ready_seconds),
             bell=self.rings,
             hours=SqlHookHours(self.database),
-            ready_seconds=ready_seconds,
             tow=Tow(self.pulls, self.bridge, self.rig.reconciler, self.board, self.policy),
         )
 

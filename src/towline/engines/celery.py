@@ -158,6 +158,10 @@ class CeleryBell:
         """How many more ids are of use now: none while Redis is away or has its fill."""
         return max(0, min(self._most_buffered - len(self._ids), self._wire.room))
 
+    def check(self) -> None:
+        """Raise where the broker is away; it blocks, so call it in a thread."""
+        self._wire.check()
+
     def close(self, seconds: float = TIMEOUT_SECONDS) -> None:
         """Publish what is waiting, for so many seconds; it blocks, so call it in a thread."""
         self._closing.set()
@@ -229,6 +233,11 @@ class _Wire:
             self._down = False
             _log.info("broker_back")
         return len(job_ids) - len(sent)
+
+    def check(self) -> None:
+        """Reach Redis on another connection: this one belongs to the thread that publishes."""
+        with self._app.connection_for_write() as connection:
+            connection.default_channel.client.ping()
 
     def _open(self) -> Any:
         if self._producer is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -23,13 +23,14 @@ from towline.web import (
 )
 from towline.web.auth import Keyring
 from towline.web.control_access import Control, TheControl
-from towline.web.control_models import Health, Readiness
+from towline.web.control_models import Health, Ready
 from towline.web.dashboard.app import create_dashboard
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.pages import HOME
 from towline.web.openapi import operation_id
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
-from towline.web.scraping import READY_SECONDS, check_ready, figures, is_from_here
+from towline.web.readiness import Readiness
+from towline.web.scraping import figures, is_from_here
 from towline.web.tow_access import Tow
 
 _DESCRIPTION: Final = """Towline never acts twice on the same event.
@@ -48,18 +49,15 @@ def create_control_app(
     clock: Clock,
     audit: Audit,
     cooldown_us: int,
-    ready: Callable[[], Awaitable[None]],
+    ready: Readiness,
     bell: Bell,
     hours: HookHours,
-    ready_seconds: float = READY_SECONDS,
     beside: Mapping[str, Any] | None = None,
     tow: Tow | None = None,
     runs: run_routes.Runs | None = None,
     desk: Desk | None = None,
 ) -> FastAPI:
-    """`ready` raises where the database cannot be reached; it is given `ready_seconds`.
-
-    `beside` describes what is served in front of this app, for its docs. With `tow` come the
+    """`beside` describes what is served in front of this app, for its docs. With `tow` come the
     routes of pull requests and of the reconciler, with `runs` those of fix runs. `tow` and `desk`
     together make the dashboard.
     """
@@ -74,9 +72,7 @@ def create_control_app(
         redirect_slashes=False,
         generate_unique_id_function=operation_id,
     )
-    app.state.control = Control(
-        inbox, jobs, keyring, clock, audit, cooldown_us, ready, ready_seconds, bell, hours
-    )
+    app.state.control = Control(inbox, jobs, keyring, clock, audit, cooldown_us, ready, bell, hours)
     problems.install(app, beside or {})
     app.include_router(_router)
     app.include_router(inbox_routes.router)
@@ -106,10 +102,10 @@ async def get_health() -> Health:
 
 
 @_router.head("/readyz", include_in_schema=False)
-@_router.get("/readyz", tags=["service"], responses=problems.documented(503))
-async def get_readiness(control: TheControl) -> Readiness:
-    """Ready for work: the database answers. If not, 503 says which part is missing."""
-    return Readiness(parts=await check_ready(control.ready, control.ready_seconds))
+@_router.get("/readyz", tags=["service"], responses=problems.documented("not_ready"))
+async def get_readiness(control: TheControl) -> Ready:
+    """Ready for work: everything that work needs takes a write; else 503 names what does not."""
+    return Ready(parts=await control.ready.check())
 
 
 @_router.get(

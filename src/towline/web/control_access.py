@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request, Security
@@ -14,6 +13,7 @@ from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
 from towline.telemetry import Audit
 from towline.web.auth import Keyring, Principal
+from towline.web.readiness import Readiness
 
 _BEARER = HTTPBearer(auto_error=False, description="A key from `towline keys create`.")
 _API_KEY = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key.")
@@ -28,8 +28,7 @@ class Control(NamedTuple):
     clock: Clock
     audit: Audit
     cooldown_us: int
-    ready: Callable[[], Awaitable[None]]
-    ready_seconds: float
+    ready: Readiness
     bell: Bell
     hours: HookHours
 

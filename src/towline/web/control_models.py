@@ -65,7 +65,7 @@ class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
 
-class Readiness(BaseModel):
+class Ready(BaseModel):
     status: Literal["ready"] = "ready"
     parts: Mapping[str, str] = Field(examples=[{"database": "ok"}])
 

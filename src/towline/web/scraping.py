@@ -5,10 +5,8 @@ A worker has nothing else to say: `WorkerDoor` is all of its HTTP, without a fra
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from prometheus_client import REGISTRY
@@ -27,11 +25,9 @@ from towline.web.answers import (
     unforeseen,
 )
 from towline.web.auth import Keyring
+from towline.web.readiness import READY_SECONDS, Readiness
 
-READY_SECONDS: Final = 2.0
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
-
-_log = logging.getLogger("towline.web")
 
 
 def figures(accept: str) -> tuple[bytes, str]:
@@ -55,29 +51,10 @@ def is_from_here(host: str | None, headers: Collection[str]) -> bool:
     return (mapped or address).is_loopback
 
 
-async def check_ready(
-    ready: Callable[[], Awaitable[None]], seconds: float = READY_SECONDS
-) -> dict[str, str]:
-    """The parts that work is done with; one that is missing is a 503 that names it."""
-    try:
-        async with asyncio.timeout(seconds):
-            await ready()
-    except TimeoutError:
-        trouble = f"no answer within {seconds:g} s"
-    except Exception as error:
-        _log.warning("not ready: %s", error)
-        trouble = "not reachable"
-    else:
-        return {"database": "ok"}
-    parts = {"database": trouble}
-    problem = Problem(503, "not_ready", f"the database: {trouble}", parts=parts)
-    raise problem.retry_after(READY_SECONDS)
-
-
 class WorkerDoor:
     """`/metrics`, `/healthz` and `/readyz`; as of a server, from elsewhere metrics need a key."""
 
-    def __init__(self, keyring: Keyring, ready: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, keyring: Keyring, ready: Readiness) -> None:
         self._keyring = keyring
         self._ready = ready
 
@@ -104,7 +81,7 @@ class WorkerDoor:
         if path == "/healthz":
             return json_messages(200, {"status": "ok"})
         if path == "/readyz":
-            parts = await check_ready(self._ready)
+            parts = await self._ready.check()
             return json_messages(200, {"status": "ready", "parts": parts})
         return await self._figures(scope)
 
