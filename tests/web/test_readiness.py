@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +22,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.e2e.programs import Program
 from tests.servers import PostgresServer, RedisServer
-from tests.web.asgi_client import Ahead, serving
+from tests.web.asgi_client import DEADLINE, Ahead, serving
 from tests.web.control_plane import is_problem
 from towline.errors import StoreFull, Unavailable
 from towline.service import Service
@@ -64,10 +65,12 @@ def asked(port: int, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
 
 def until(port: int, status: int) -> dict[str, Any]:
     """The first answer with this status; probes share one look a second."""
-    for _ in range(200):
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
         found, body = asked(port)
         if found == status:
             return body
+        time.sleep(0.05)
     raise AssertionError(f"/readyz is never {status}")
 
 
@@ -113,7 +116,7 @@ def test_a_file_that_is_read_only(tmp_path: Path) -> None:
     with BoundByModes(tmp_path, settings, "serve") as serve:
         body = until(serve.port, 503)
         assert body["parts"] == {"database": "read-only: it takes no writes"}
-        assert serve.stop() == 0
+        assert serve.stop() == 0, "".join(serve.output)
     file.chmod(0o644)
     with Program(tmp_path, settings, "serve") as serve:
         assert asked(serve.port) == (200, READY)

@@ -292,6 +292,8 @@ class Postgres:
             return Rejected(f"PostgreSQL at {self._where} refused the user or password")
         if isinstance(error, asyncpg.InvalidCatalogNameError):
             return Rejected(f"PostgreSQL at {self._where}: that database does not exist")
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            return Unavailable(f"PostgreSQL at {self._where} takes no writes now: {error}")
         if isinstance(error, asyncpg.DiskFullError):
             return StoreFull(f"PostgreSQL at {self._where}: its disk is full")
         if isinstance(error, _RACES):

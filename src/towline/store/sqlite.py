@@ -204,6 +204,8 @@ def translate(error: Exception, path: str) -> Exception:
     if "unable to open" in text:
         why = "is a folder" if os.path.isdir(path) else "or its folder cannot be written"
         return Rejected(f"cannot use {path} as a database: it {why} ({text})")
-    if "not a database" in text or "readonly" in text:
+    if "readonly" in text:
+        return Unavailable(f"{path} takes no writes now: {text}")
+    if "not a database" in text:
         return Rejected(f"cannot use {path} as a database: {text}")
     return error
