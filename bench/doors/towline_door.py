@@ -11,7 +11,7 @@ import sys
 
 from bench.loops import loop_factory
 from towline import logs
-from towline.cli.serve import hook_protocol, server_of
+from towline.cli.serve import guarded, server_of
 from towline.service import Service
 from towline.settings import load
 
@@ -22,7 +22,7 @@ async def serve(port: int) -> None:
     service = Service(settings)
     await service.open()
     data, _ = service.apps()
-    server = server_of(data, hook_protocol(service))
+    server = server_of(data, guarded(service))
     server.config.port = port
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGTERM, setattr, server, "should_exit", True

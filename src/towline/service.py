@@ -63,6 +63,7 @@ from towline.web.auth import Keyring
 from towline.web.dashboard.farewell import Farewell
 from towline.web.hooks import HookLimits, Hooks
 from towline.web.readiness import Readiness
+from towline.web.hosts import Hosts
 from towline.wiring import Backend, backend_for, backend_over, database_for
 
 if TYPE_CHECKING:
@@ -266,6 +267,13 @@ class Service:
     def _marker(seen: SeenStore) -> Callable[[], Awaitable[None]]:
         return lambda: seen.mark(_READY_MARK, _READY_MARK_US)
 
+    def hosts(self) -> Hosts:
+        """The names that this process answers to."""
+        serve = self.settings.serve
+        signed = [name for name, one in _senders(self.settings).items() if one.needs_signature]
+        listening = (serve.host, serve.control_host, self.settings.worker.metrics_host)
+        return Hosts(serve.allowed_hosts, listening, signed)
+
     def _upkeep(self) -> Upkeep:
         settings = self.settings
         locks, broker = self._locks, self._broker
@@ -339,12 +347,7 @@ def _rates_of(settings: Settings) -> Rates:
 
 def _hook_limits(settings: Settings) -> HookLimits:
     ingest = settings.ingest
-    return HookLimits(
-        ingest.max_body_bytes,
-        ingest.max_concurrency,
-        ingest.max_inflight_bytes,
-        ingest.body_timeout_seconds,
-    )
+    return HookLimits(ingest.max_body_bytes, ingest.max_concurrency)
 
 
 def _senders(settings: Settings) -> dict[str, Sender]:

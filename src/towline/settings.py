@@ -48,6 +48,7 @@ from towline.settings_values import (
     LONGEST_SECONDS,
     Bytes,
     Count,
+    HostNames,
     Port,
     Seconds,
     SecondStoreUrl,
@@ -95,9 +96,10 @@ class IngestSettings(Table):
     max_concurrency: Count = 512
     """Deliveries under way in one process, above which the answer is 503."""
     max_inflight_bytes: Bytes = 268_435_456
-    """Bytes of bodies under way in one process."""
+    """Bytes of requests of any kind that wait for their answer, over all connections of one
+    process; above it the answer is 503."""
     body_timeout_seconds: Seconds = 10
-    """Within which a body must have arrived."""
+    """Within which the body of any request must have arrived."""
     keep_seconds: Seconds = 604_800
     """How long deliveries are kept; not below a sender's redelivery time."""
 
@@ -165,6 +167,11 @@ class ServeSettings(Table):
     """The address of everything else, if it has one of its own."""
     control_port: Port | None = None
     """Its port; without it there is one address for all."""
+    allowed_hosts: HostNames = ()
+    """The names in `Host` that are answered, beside those of loopback, the address of the
+    connection, and `host` and `control_host`; `*.example.com` for all names below, `*` for any."""
+    head_timeout_seconds: Seconds = 10
+    """Within which the head of a request must have arrived, and the first one begun."""
 
 
 class AuditSettings(Table):

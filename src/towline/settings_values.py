@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 _LONGEST_REGEX: Final = 2000
+_HOST_NAME: Final = re.compile(
+    r"\*|(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
+)
 _REPO: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
 
 LONGEST_SECONDS: Final = 315_360_000
@@ -103,6 +106,15 @@ def repo_name(text: str) -> str:
     return text
 
 
+def _host_name(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text):
+        raise ValueError(
+            f"a host is a name or an address without scheme, port or path, *.NAME or *, "
+            f"not {text[:100]!a}"
+        )
+    return text
+
+
 def _apprise_url(text: str) -> str:
     if not re.match(r"[A-Za-z][\w+.-]*://\S", text):
         raise ValueError("an apprise address looks like slack://… or mailto://…")
@@ -116,6 +128,9 @@ SecondStoreUrl = Annotated[str | None, Field(repr=False), AfterValidator(_redis_
 Strings = Annotated[tuple[str, ...], BeforeValidator(list_of)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(list_of)]
 Words = Annotated[tuple[Name, ...], BeforeValidator(words_of)]
+HostNames = Annotated[
+    tuple[Annotated[str, AfterValidator(_host_name)], ...], BeforeValidator(words_of)
+]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Regex = Annotated[re.Pattern[str], BeforeValidator(_regex)]
 Regexes = Annotated[tuple[Regex, ...], BeforeValidator(list_of)]

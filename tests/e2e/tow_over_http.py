@@ -22,7 +22,7 @@ from tests.hook_world import served as forge_served
 from tests.sim.github_server import Receiver
 from tests.web.front_door import served, until
 from towline.ci.jenkins import JenkinsCi
-from towline.cli.serve import hook_protocol
+from towline.cli.serve import guarded
 from towline.forges.github import GitHubForge
 from towline.ports.jobs import OWN_QUEUE, JobRecord
 from towline.service import Service
@@ -181,7 +181,7 @@ class Place:
         try:
             await made.open()
             made.start()
-            async with served(made.apps()[0], hook_protocol(made)) as (port, client):
+            async with served(made.apps()[0], guarded(made)) as (port, client):
                 self.key = await made.keyring.ensure_one() or self.key
                 client.headers["x-api-key"] = self.key
                 one = Served(made, client, f"http://127.0.0.1:{port}")

@@ -22,9 +22,9 @@ from towline.ports.inbox import Arrival, Inbox, Taken
 from towline.sources import SOURCES
 from towline.telemetry import Audit
 from towline.web.gateway import Gateway
-from towline.web.hook_protocol import HookProtocol, protocol_for
 from towline.web.hooks import HookLimits, Hooks
-from towline.web.http_protocol import HttpProtocol
+from towline.web.hosts import Hosts
+from towline.web.http_protocol import Edge, EdgeLimits, HttpProtocol, protocol_for
 
 _TURNS: Final = 40
 """Of the loop, in which all answers are written: nothing here waits for anything."""
@@ -65,6 +65,11 @@ class _Wire(asyncio.Transport):
     def close(self) -> None:
         self._closing = True
 
+    abort = write_eof = close
+
+    def can_write_eof(self) -> bool:
+        return True
+
     def is_closing(self) -> bool:
         return self._closing
 
@@ -90,7 +95,7 @@ def _hooks() -> Hooks:
     senders = {name: Sender((SECRET,)) for name in SOURCES}
     audit = cast("Audit", _unheard)
     ingest = Ingest(cast("Inbox", paper), paper, ManualClock(), audit, senders, 3)
-    return Hooks(ingest, HookLimits(max_body_bytes=4096, max_inflight_bytes=8192))
+    return Hooks(ingest, HookLimits(max_body_bytes=4096))
 
 
 async def _rest(scope: Any, receive: Any, send: Any) -> None:
@@ -116,9 +121,10 @@ def _config() -> uvicorn.Config:
     return config
 
 
-async def _conversation(pieces: Iterable[bytes]) -> tuple[bytes, Hooks]:
+async def _conversation(pieces: Iterable[bytes]) -> tuple[bytes, Hooks, Edge]:
     hooks, wire = _hooks(), _Wire()
-    protocol: HookProtocol = protocol_for(hooks)(
+    edge = Edge(EdgeLimits(max_bytes=65_536), Hosts(("h", "*.example"), signed=SOURCES))
+    protocol: HttpProtocol = protocol_for(edge)(
         config=_config(), server_state=ServerState(), app_state={}
     )
     protocol.app = cast("Any", Gateway(hooks, _rest, _rest))
@@ -130,7 +136,7 @@ async def _conversation(pieces: Iterable[bytes]) -> tuple[bytes, Hooks]:
     await _settled(_TURNS)
     protocol.connection_lost(None)
     await _settled(_TURNS)
-    return bytes(wire.written), hooks
+    return bytes(wire.written), hooks, edge
 
 
 async def _settled(turns: int) -> None:
@@ -140,9 +146,10 @@ async def _settled(turns: int) -> None:
 
 def said_to(pieces: Iterable[bytes]) -> bytes:
     """All that the server writes; nothing of the deliveries may be left in its books."""
-    written, hooks = asyncio.run(_conversation(pieces))
+    written, hooks, edge = asyncio.run(_conversation(pieces))
     assert hooks.active == 0, f"{hooks.active} deliveries count as under way for ever"
-    assert hooks._bytes == 0, f"{hooks._bytes} bytes count as under way for ever"
+    assert edge.held == 0, f"{edge.held} bytes count as under way for ever"
+    assert edge.connections == 0
     return written
 
 

@@ -10,7 +10,6 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,11 +26,12 @@ from tests.sources.samples import (
     slack_headers,
 )
 from tests.web.asgi_client import DEADLINE, Server
-from towline.cli.serve import hook_protocol, plain_protocol
+from towline.cli.serve import guarded
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, JobRecord
 from towline.service import Service
 from towline.settings import Settings
+from towline.web.http_protocol import Edge
 
 LOOPBACK = "127.0.0.1"
 SOURCES = ("github", "gitlab", "slack", "jira", "jenkins", "ci", "scheduler")
@@ -172,7 +172,7 @@ class Wire:
 def head_of(knock: Knock, *more: str, length: int | None = None) -> bytes:
     """The head of a knock's request; `length` if it should tell another than that of the body."""
     told = len(knock.body) if length is None else length
-    lines = [f"POST {knock.path} HTTP/1.1", "host: towline", f"content-length: {told}", *more]
+    lines = [f"POST {knock.path} HTTP/1.1", f"host: {LOOPBACK}", f"content-length: {told}", *more]
     lines += [f"{name}: {value}" for name, value in knock.headers.items()]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
@@ -184,14 +184,16 @@ class FrontDoor:
     service: Service
     client: httpx2.AsyncClient
     port: int
+    control_port: int
+    edge: Edge
     clock: ManualClock = field(default_factory=ManualClock)
 
     async def post(self, knock: Knock) -> httpx2.Response:
         return await self.client.post(knock.path, content=knock.body, headers=knock.headers)
 
     @contextlib.asynccontextmanager
-    async def wire(self) -> AsyncIterator[Wire]:
-        wire = Wire(*await asyncio.open_connection(LOOPBACK, self.port))
+    async def wire(self, port: int | None = None) -> AsyncIterator[Wire]:
+        wire = Wire(*await asyncio.open_connection(LOOPBACK, port or self.port))
         try:
             yield wire
         finally:
@@ -225,10 +227,6 @@ def events_told(jobs: list[JobRecord]) -> dict[str, list[dict[str, Any]]]:
     return told
 
 
-short_way: ContextVar[bool] = ContextVar("short_way", default=True)
-"""Whether webhooks pass by `hook_protocol`, as under `towline serve`, or as ASGI."""
-
-
 @contextlib.asynccontextmanager
 async def front_door(
     url: str,
@@ -245,9 +243,13 @@ async def front_door(
         await service.open()
         if working:
             service.start()
-        http = hook_protocol(service) if short_way.get() else plain_protocol()
-        async with served(service.apps()[0], http, idle_seconds) as (port, client):
-            yield FrontDoor(service, client, port, clock)
+        http = guarded(service)
+        data, control = service.apps()
+        async with (
+            served(data, http, idle_seconds) as (port, client),
+            served(control, http, idle_seconds) as (control_port, _),
+        ):
+            yield FrontDoor(service, client, port, control_port, http.edge, clock)
         assert service.failures() == []
     finally:
         await service.close()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -21,21 +21,12 @@ from tests.web.front_door import (
     head_of,
     ping,
     push,
-    short_way,
     until,
 )
 
 EXPECTS = "expect: 100-continue"
 SOON = 0.3
 """The patience of the server in tests that use it up."""
-
-
-@pytest.fixture(params=["short way", "ASGI"], autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Deliveries come by uvicorn's own way where they are pipelined: it has the same limits."""
-    token = short_way.set(request.param == "short way")
-    yield
-    short_way.reset(token)
 
 
 def of_size(size: int) -> Knock:
@@ -222,20 +213,6 @@ async def test_who_hangs_up_after_the_end_was_heard(
         await until(stored, "the delivery is stored")
         assert (await door.post(knock)).json()["status"] == "duplicate_ignored"
     assert [one for one in caplog.records if one.levelno > logging.INFO or one.exc_info] == []
-
-
-@pytest.mark.parametrize("begun", [b"", b"POST /web", b"GET /healthz HTTP/1.1\r\nhost: he"])
-async def test_a_request_that_does_not_get_on_is_not_waited_for(
-    sqlite_url: str, begun: bytes, request: pytest.FixtureRequest
-) -> None:
-    """Neither a silent connection nor half a header keeps its place for ever."""
-    if "ASGI" in request.node.name:
-        pytest.skip("uvicorn by itself waits for headers without end")
-    async with front_door(sqlite_url, ingest={"body_timeout_seconds": SOON}) as door:
-        async with door.wire() as wire:
-            await wire.send(begun)
-            assert await wire.hung_up()
-        assert (await door.post(ping())).status_code == 202
 
 
 async def test_pipelined_deliveries_are_answered_in_order(sqlite_url: str) -> None:

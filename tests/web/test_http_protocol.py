@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from tests.web.front_door import (
     head_of,
     ping,
     push,
-    short_way,
 )
 
 H2C = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB")
@@ -28,14 +26,6 @@ WEBSOCKET = (
 SOON = 0.3
 KEY = "0123456789abcdef"
 KEYS = {"ops": {"key": KEY, "scopes": ["admin"]}}
-
-
-@pytest.fixture(params=["webhooks", "control port"], autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With the protocol of an address that takes webhooks, and with that of one without."""
-    token = short_way.set(request.param == "webhooks")
-    yield
-    short_way.reset(token)
 
 
 def offer(knock: Knock, *more: str) -> bytes:
@@ -117,7 +107,7 @@ async def test_an_offer_of_websockets(sqlite_url: str) -> None:
     """It is declined by the ordinary answer, with a body and without."""
     async with front_door(sqlite_url) as door, door.wire() as wire:
         knock = ping()
-        lines = ["GET /healthz HTTP/1.1", "host: towline", *WEBSOCKET]
+        lines = ["GET /healthz HTTP/1.1", "host: localhost", *WEBSOCKET]
         await wire.send("\r\n".join([*lines, "", ""]).encode())
         assert told(await wire.reply()) == (200, "ok")
         await wire.send(head_of(knock, *WEBSOCKET) + knock.body)
@@ -155,7 +145,7 @@ async def refused(door: FrontDoor, sent: bytes) -> bool:
     [
         b"hello\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"BREW /healthz HTTP/1.1\r\nhost: towline\r\n\r\n",
+        b"BREW /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"CONNECT db.internal:5432 HTTP/1.1\r\nhost: db.internal:5432\r\n\r\n",
         b"POST /webhooks/github HTTP/1.1\r\ncontent-length: abc\r\n\r\n",

@@ -10,14 +10,14 @@ import pytest
 
 from tests.web.control_plane import is_problem
 from tests.web.front_door import Knock, ping, served, slack
-from towline.cli.serve import plain_protocol
 from towline.flow.ingest import Ingest
 from towline.flow.submit import Submit
 from towline.web.answers import App
 from towline.web.auth import Keyring
 from towline.web.gateway import Gateway
-from towline.web.hook_protocol import protocol_for
 from towline.web.hooks import HookLimits, Hooks
+from towline.web.hosts import Hosts
+from towline.web.http_protocol import Edge, EdgeLimits, protocol_for
 from towline.web.mesh import Mesh
 from towline.web.scraping import WorkerDoor
 
@@ -27,9 +27,6 @@ METRICS = Knock("/metrics", b"", {"x-forwarded-for": "203.0.113.9"})
 
 class Odd:
     """An ingest whose receipts are none, and keys that cannot be checked."""
-
-    def begin(self, *given: Any) -> object:
-        return object()
 
     async def take_in(self, *given: Any, **named: Any) -> object:
         return object()
@@ -49,14 +46,13 @@ async def answers(app: App, http: Any, knock: Knock) -> httpx2.Response:
         return await client.post(knock.path, content=knock.body, headers=knock.headers)
 
 
-@pytest.mark.parametrize("way", ["short", "ASGI"])
 @pytest.mark.parametrize(
     "knock",
     [ping(), slack(b'{"type": "event_callback"}'), SUBMISSION, METRICS],
     ids=["a delivery", "a delivery with a deadline", "a submission", "figures"],
 )
 async def test_an_error_that_nobody_expected(
-    knock: Knock, way: str, caplog: pytest.LogCaptureFixture
+    knock: Knock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """500 with a code, one line with the traceback in the log, and nothing of it in the answer."""
     odd = Odd()
@@ -64,7 +60,7 @@ async def test_an_error_that_nobody_expected(
     app: App = Gateway(hooks, Mesh(cast("Submit", None), odd), rest)
     if knock is METRICS:
         app = WorkerDoor(cast("Keyring", odd), odd.check)
-    http = protocol_for(hooks) if way == "short" else plain_protocol()
+    http = protocol_for(Edge(EdgeLimits(), Hosts()))
     caplog.set_level(logging.WARNING)
     answer = await answers(app, http, knock)
     assert is_problem(answer, 500, "internal_error")

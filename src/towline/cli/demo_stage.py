@@ -25,7 +25,7 @@ from towline.cli.demo_clock import DemoClock
 from towline.cli.demo_levers import Levers
 from towline.cli.demo_scenes import Scenes
 from towline.cli.demo_world import JOB, REPOS, DemoWorld
-from towline.cli.serve import bound, hook_protocol, server_of
+from towline.cli.serve import bound, guarded, server_of
 from towline.cli.sim import simulator_server
 from towline.flow.fix_start import FIX
 from towline.forges.github import GitHubForge
@@ -128,7 +128,7 @@ async def demo_in(
         levers.key = await service.keyring.ensure_one() or ""
         service.start(serving=True)
         app = apps_of(service, levers)[0]
-        server = server_of(app, hook_protocol(service))
+        server = server_of(app, guarded(service))
         await stack.enter_async_context(_running(server, listening, service.farewell.say))
         world.begin()
         scenes.begin()

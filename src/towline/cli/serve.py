@@ -13,8 +13,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from pydantic import ValidationError
@@ -24,8 +24,11 @@ from towline.errors import Rejected
 from towline.service import Service
 from towline.settings import ServeSettings, Settings, load
 from towline.web.answers import App
+from towline.web.http_protocol import Edge, EdgeLimits, HttpProtocol, protocol_for
 
 _GRACE_SECONDS = 10
+_MOST_FILES = 65_536
+_FILES_FOR_THE_REST = 256
 _WATCH_SECONDS = 0.5
 
 
@@ -63,9 +66,10 @@ async def _serve(settings: Settings) -> None:
         made = await _first_key(service, sockets[-1])
         service.start(serving=True)
         data, control = service.apps()
-        servers = [server_of(data, hook_protocol(service))]
+        http = guarded(service)
+        servers = [server_of(data, http)]
         if settings.serve.control_port is not None:
-            servers.append(server_of(control, plain_protocol()))
+            servers.append(server_of(control, http))
         _say(sockets, made)
         await _until_stopped(service, servers, sockets)
     finally:
@@ -107,25 +111,37 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def hook_protocol(service: Service) -> Any:
-    """The short way for webhooks, where uvicorn's faster parser is to be had."""
+def guarded(service: Service) -> type[HttpProtocol]:
+    """The protocol of all ports of this process: they share one budget."""
+    settings = service.settings
+    limits = EdgeLimits(
+        settings.serve.head_timeout_seconds,
+        settings.ingest.body_timeout_seconds,
+        settings.ingest.max_inflight_bytes,
+        _room_for_connections(),
+    )
+    return protocol_for(Edge(limits, service.hosts()))
+
+
+def _room_for_connections() -> float:
+    """As many as the system lets this process open, but for what everything else needs.
+
+    The usual soft limit of 1,024 is for programs that use select(); the hard one is what counts.
+    """
     try:
-        from towline.web.hook_protocol import protocol_for
-    except ImportError:
-        return "auto"
-    return protocol_for(service.hooks)
+        import resource
+    except ImportError:  # on Windows, which has no such limit
+        return inf
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return max(soft - _FILES_FOR_THE_REST, soft // 2) if soft > 0 else inf
 
 
-def plain_protocol() -> Any:
-    """Of addresses without webhooks."""
-    try:
-        from towline.web.http_protocol import HttpProtocol
-    except ImportError:
-        return "auto"
-    return HttpProtocol
-
-
-def server_of(app: App, http: Any) -> uvicorn.Server:
+def server_of(app: App, http: type[HttpProtocol]) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=http,

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from towline import logs
-from towline.cli.serve import bound, loop_factory, plain_protocol, server_of, shown_address
+from towline.cli.serve import bound, guarded, loop_factory, server_of, shown_address
 from towline.service import Service
 from towline.settings import Settings, WorkerSettings, load
 from towline.web.scraping import WorkerDoor
@@ -69,7 +69,7 @@ async def _door(
     if listening is None:
         yield lambda: False
         return
-    server = server_of(WorkerDoor(service.keyring, service.ready), plain_protocol())
+    server = server_of(WorkerDoor(service.keyring, service.ready), guarded(service))
     serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]))
     print(f"metrics at {shown_address(listening)}/metrics", file=sys.stderr, flush=True)
     try:

@@ -6,7 +6,6 @@ work. Whatever happens before that, it will send again, or be asked to.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -51,19 +50,16 @@ class Receipt(NamedTuple):
     reply: bytes | None = None
 
 
-class Underway(NamedTuple):
-    """A delivery that the store is writing."""
-
-    arrival: Arrival
-    future: asyncio.Future[Taken]
-
-
 @dataclass(frozen=True, slots=True)
 class Sender:
     """The secrets that a source may use, any of them."""
 
     secrets: Sequence[str] = ()
     allow_unsigned: bool = False
+
+    @property
+    def needs_signature(self) -> bool:
+        return any(self.secrets) or not self.allow_unsigned
 
 
 _NOBODY: Final = Sender()
@@ -103,20 +99,6 @@ class Ingest:
         return await self.take(
             self._received(source, headers, body, verified=verified, provider=provider), body
         )
-
-    def begin(
-        self, source: str, headers: Mapping[str, str], body: bytes, provider: str | None = None
-    ) -> Receipt | Underway:
-        """As `take_in`, for who has no use for a coroutine: the rest is `end`'s."""
-        delivery = self._received(source, headers, body, provider=provider)
-        if delivery.reply is not None:
-            return _answered(delivery)
-        arrival = self._arrival(delivery, body, None)
-        return Underway(arrival, self._inbox.take(arrival))
-
-    def end(self, underway: Underway) -> Receipt:
-        """When its future is done; what the store raised is raised here."""
-        return self._receipt(underway.arrival, underway.future.result())
 
     def _received(
         self,

@@ -40,6 +40,8 @@ class Source(NamedTuple):
 
     receive: Receive
     redelivery_seconds: int
+    headers: frozenset[str]
+    """All headers that `receive` reads. Each may be there once."""
 
 
 _RECEIVERS: Final[Mapping[str, Receive]] = {
@@ -52,7 +54,30 @@ _RECEIVERS: Final[Mapping[str, Receive]] = {
     slack.SOURCE: slack.receive,
 }
 
+_SHARED: Final = (
+    *("x-hub-signature-256", "x-hub-signature", "x-towline-signature"),
+    *("x-towline-token", "authorization"),
+)
+_HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
+    ci.SOURCE: (*_SHARED, "idempotency-key", "x-idempotency-key"),
+    github.SOURCE: (
+        *("x-hub-signature-256", "x-github-delivery", "x-github-event", "x-github-hook-id"),
+        *("x-github-hook-installation-target-type", "x-github-hook-installation-target-id"),
+    ),
+    gitlab.SOURCE: (
+        *("x-gitlab-token", "webhook-signature", "webhook-id", "webhook-timestamp"),
+        *("idempotency-key", "x-gitlab-event", "x-gitlab-event-uuid", "x-gitlab-webhook-uuid"),
+    ),
+    jenkins.SOURCE: _SHARED,
+    jira.SOURCE: (*_SHARED, "x-atlassian-webhook-identifier"),
+    scheduler.SOURCE: (*_SHARED, "x-cloudscheduler-jobname", "x-cloudscheduler-scheduletime"),
+    slack.SOURCE: ("x-slack-signature", "x-slack-request-timestamp"),
+}
+
 SOURCES: Final[Mapping[str, Source]] = {
-    name: Source(receive, REDELIVERY_SECONDS.get(name, 0)) for name, receive in _RECEIVERS.items()
+    name: Source(
+        receive, REDELIVERY_SECONDS.get(name, 0), frozenset(("content-type", *_HEADERS[name]))
+    )
+    for name, receive in _RECEIVERS.items()
 }
 """By the name that also begins the keys of a source, and its route."""

@@ -81,25 +81,12 @@ class Hangup(Exception):
     """The client left before its request was complete: nobody is there to answer."""
 
 
-def _unweighed(count: int) -> None:
-    return None
-
-
-async def read_body(
-    scope: Scope,
-    receive: Receive,
-    limit: int,
-    seconds: float,
-    weigh: Callable[[int], None] = _unweighed,
-) -> bytes:
-    """The whole body; a `Problem` if it is larger than `limit` or slower than `seconds`.
-
-    `weigh` is told of the bytes as they arrive, and may refuse them.
-    """
+async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+    """The whole body; a `Problem` if it is larger than `limit` or slower than `seconds`."""
     check_length(scope, limit)
     try:
         async with asyncio.timeout(seconds):
-            return await whole_body(receive, limit, weigh)
+            return await whole_body(receive, limit)
     except TimeoutError:
         raise too_slow(seconds) from None
 
@@ -117,28 +104,29 @@ def too_slow(seconds: float) -> Problem:
     return slow
 
 
-async def whole_body(receive: Receive, limit: int, weigh: Callable[[int], None]) -> bytes:
+async def whole_body(receive: Receive, limit: int) -> bytes:
     """Read to its end; who calls it sets the deadline."""
-    body = bytearray()
-    while True:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Hangup
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        return await _with_the_rest(body, receive, limit)
+    if len(body) > limit:
+        raise too_large(limit)
+    return body
+
+
+async def _with_the_rest(begun: bytes, receive: Receive, limit: int) -> bytes:
+    body = bytearray(begun)
+    while len(body) <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Hangup
-        chunk = message.get("body", b"")
-        weigh(len(chunk))
-        if not body and not message.get("more_body"):
-            return _within(chunk, limit)
-        body += chunk
-        _within(body, limit)
-        if not message.get("more_body"):
+        body += message.get("body", b"")
+        if not message.get("more_body") and len(body) <= limit:
             return bytes(body)
-
-
-def _within(body: Any, limit: int) -> bytes:
-    if len(body) > limit:
-        raise too_large(limit)
-    whole: bytes = body
-    return whole
+    raise too_large(limit)
 
 
 def too_large(limit: int) -> Problem:

@@ -1,41 +1,310 @@
-"""uvicorn's protocol, but that an offer of another protocol is declined, and refusals are problems.
+"""uvicorn's HTTP protocol, with limits on what a connection may cost and a check of each head.
 
-Clients such as Java's and `curl --http2` offer HTTP/2 with a plain request (`Upgrade: h2c`). Who
-does not take the offer answers the request as if it had not been made. httptools ends it at its
-head and takes what follows for the other protocol, so that its body would be lost. Here it is read
-again without the offer. WebSockets are declined in the same way.
+uvicorn over httptools reads heads and trailers of any length, waits for ever for the rest of a
+head, and loses the body of a request that offers another protocol. So every connection of
+`towline serve`, on both ports, and of a worker's metrics port goes through this guard:
+
+- A head and its trailers have at most 32 KiB and 100 lines together.
+- A head has a deadline from its first byte, or from the beginning of the connection. A body has
+  one from the end of its head. One timer a connection looks after both and after idleness; it is
+  not set anew for each request.
+- All connections of a process share one budget of bytes for what they have sent and what is not
+  answered yet.
+- A request with an ambiguous head (`Host`, framing, version) is refused.
+- Clients such as Java's and `curl --http2` offer HTTP/2 with a plain request (`Upgrade: h2c`). A
+  server that does not take the offer answers the request as if it had not been made. httptools
+  ends it at its head and takes what follows for the other protocol, so that its body would be
+  lost. Here it is read again without the offer. WebSockets are declined in the same way.
+
+A refusal comes after the answers to what the client sent before, and ends the connection: the
+server sends the problem and its own end, then drops what still arrives for a moment. Closing at
+once would make the kernel reset the connection, and the client might not see the answer.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Final
+from asyncio import TimerHandle
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from towline.web.answers import Problem
+from towline.web.answers import Problem, too_slow
+from towline.web.hosts import Hosts
 
-_OFFER: Final = frozenset({b"upgrade", b"http2-settings"})
+MOST_HEAD_BYTES: Final = 32_768
+MOST_HEAD_LINES: Final = 100
+_MOST_PIPELINED: Final = 64
+_SLICE: Final = 16_384
+"""What the parser is fed at a time: all that it can keep back unnoticed."""
+_LINGER_SECONDS: Final = 1.0
+_MOST_LINGERING_BYTES: Final = 1 << 20
 _CLOSE: Final = (b"connection", b"close")
+_OFFER: Final = frozenset({b"upgrade", b"http2-settings"})
+_JUDGED: Final = frozenset({b"host", b"te", b"transfer-encoding", b"expect"})
+
+_IDLE, _HEAD, _BODY, _ENDED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    head_seconds: float = 10.0
+    body_seconds: float = 10.0
+    max_bytes: int = 268_435_456
+    """Of heads and bodies that are not answered yet, over all connections."""
+    max_connections: float = inf
+
+
+class Edge:
+    """What all connections of a process share."""
+
+    def __init__(self, limits: EdgeLimits, hosts: Hosts) -> None:
+        self.limits = limits
+        self.hosts = hosts
+        self.held = 0
+        """Bytes that were sent and are not answered yet."""
+        self.connections = 0
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """A connection."""
+    """A connection. `edge` is set by `protocol_for`."""
+
+    edge: Edge
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._stage = _IDLE
+        self._head = 0
+        """Bytes of the head and the trailers of this message, as far as the parser told of them."""
+        self._lines = 0
+        self._unheard = 0
+        """Bytes that the parser was fed since it last told of anything."""
+        self._host: bytes | None = None
+        self._codings: bytes | None = None
+        self._held = 0
+        """Of this connection in the budget, beside its bodies."""
+        self._bodies: list[int] = []
+        """Of each request that is not answered yet, in their order."""
+        self._timed = _IDLE
+        self._due = inf
+        self._timer: TimerHandle | None = None
+        self._timer_at = inf
+        self._refusal: Problem | None = None
+
+    # ------------------------------------------------------------------ of the connection
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        edge = self.edge
+        edge.connections += 1
+        if edge.connections > edge.limits.max_connections:
+            self._stage = _ENDED
+            transport.abort()
+            return
+        self._set_due(edge.limits.head_seconds)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.edge.connections -= 1
+        self.edge.held -= self._held + sum(self._bodies)
+        self._held = 0
+        self._bodies.clear()
+        self._stage = _ENDED
+        super().connection_lost(error)
 
     def data_received(self, data: bytes | memoryview) -> None:
-        self._unset_keepalive_if_required()
+        if self._stage == _ENDED:
+            self._unheard += len(data)
+            if self._unheard > _MOST_LINGERING_BYTES:
+                self.transport.abort()
+            return
         try:
-            while True:
-                try:
-                    self.parser.feed_data(data)
-                    return
-                except httptools.HttpParserUpgrade as offer:
-                    data = memoryview(data)[offer.args[0] :]
-                    self._decline()
-        except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("this is not a request that HTTP allows")
+            if len(data) <= _SLICE:
+                self._feed(data)
+            else:
+                whole = memoryview(data)
+                for at in range(0, len(whole), _SLICE):
+                    self._feed(whole[at : at + _SLICE])
+            self._count()
+        except Problem as problem:
+            self._refuse(problem)
+        except httptools.HttpParserError as error:
+            problem = error.__context__  # of a callback of ours
+            if not isinstance(problem, Problem):
+                self.logger.warning("Invalid HTTP request received.")
+                problem = _bad_request("this is not a request that HTTP allows")
+            self._refuse(problem)
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        self._unheard += len(data)
+        while True:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as offer:
+                data = memoryview(data)[offer.args[0] :]
+                self._decline()
+        if self._unheard + self._head > MOST_HEAD_BYTES:
+            raise self._too_long()
+
+    def _count(self) -> None:
+        """Hold what is half-way here against the budget and against the clock."""
+        stage = self._stage
+        if stage == _IDLE and not self._held:
+            return
+        held = self._head + self._unheard if stage != _IDLE else 0
+        if stage == _HEAD and self.url and self.parser.get_http_version() == "0.9":
+            raise _wrong_version()  # such a client sends no more than its line
+        more, self._held = held - self._held, held
+        edge = self.edge
+        edge.held += more
+        if more > 0 and edge.held > edge.limits.max_bytes:
+            raise _busy()
+        if stage not in (_IDLE, self._timed):
+            self._timed = stage
+            limits = edge.limits
+            self._set_due(limits.head_seconds if stage == _HEAD else limits.body_seconds)
+
+    # ------------------------------------------------------------------ time
+
+    def _set_due(self, seconds: float) -> None:
+        self._due = due = self.loop.time() + seconds
+        if due < self._timer_at:
+            self._wake_at(due)
+
+    def _wake_at(self, moment: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = moment
+        self._timer = self.loop.call_at(moment, self._look)
+
+    def _look(self) -> None:
+        self._timer, self._timer_at = None, inf
+        if self._due > self.loop.time():
+            if self._due < inf:
+                self._wake_at(self._due)
+            return
+        cycle, limits = self.cycle, self.edge.limits
+        answered = cycle is None or cycle.response_complete
+        if self._stage == _HEAD and answered:
+            self._refuse(_slow_head(limits.head_seconds))
+        elif self._stage == _BODY and not answered and not self.pipeline:
+            self._refuse(too_slow(limits.body_seconds))
+        elif self._stage == _ENDED or answered:
+            self.transport.close()
+        else:  # the client waits for an answer to what it sent before
+            self._set_due(limits.head_seconds)
+
+    def on_response_complete(self) -> None:
+        if self._bodies:
+            self.edge.held -= self._bodies.pop(0)
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self._refusal is not None:
+            self._hang_up(self._refusal)
+            return
+        self.flow.resume_reading()
+        if self._stage != _HEAD:  # a body that comes too late has as long to end
+            self._set_due(self.timeout_keep_alive)
+
+    # ------------------------------------------------------------------ of the parser
+
+    def on_message_begin(self) -> None:
+        self._stage, self._timed = _HEAD, _IDLE
+        self._head = self._lines = self._unheard = 0
+        self._host = self._codings = None
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._head += len(url)
+        self._unheard = 0
+        if self._head > MOST_HEAD_BYTES:
+            raise self._too_long()
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head += len(name) + len(value) + 4
+        self._lines += 1
+        self._unheard = 0
+        if self._head > MOST_HEAD_BYTES or self._lines > MOST_HEAD_LINES:
+            raise self._too_long()
+        if self._stage == _BODY:
+            return  # a trailer, which is of no use here
+        name = name.lower()
+        if name in _JUDGED:
+            self._judge_header(name, value)
+        self.headers.append((name, value))
+
+    def _judge_header(self, name: bytes, value: bytes) -> None:
+        if name == b"host":
+            if self._host is not None:
+                raise _bad_request("the header Host is there twice")
+            self._host = value
+        elif name == b"expect":
+            self.expect_100_continue = value.lower() == b"100-continue"
+        elif name == b"te":
+            if b"chunked" in value.lower():
+                raise _bad_request("the header TE must not list chunked")
+        elif self._codings is not None or value.strip().lower() != b"chunked":
+            raise _bad_request("the only Transfer-Encoding that is taken is chunked, once")
+        else:
+            self._codings = value
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it is read again without its offer
+        host = self._host
+        version = self.parser.get_http_version()
+        if version != "1.1":
+            self._judge_version(version)
+        elif host is None:
+            raise _bad_request("the header Host is missing")
+        if host is not None:
+            self.edge.hosts.check(host, self.server[0] if self.server else None, self.url)
+        if len(self.pipeline) >= _MOST_PIPELINED:
+            raise _bad_request(f"more than {_MOST_PIPELINED} requests wait for their answers")
+        super().on_headers_complete()
+        self._stage = _BODY
+        self._unheard = 0
+        self._bodies.append(0)
+
+    def _judge_version(self, version: str) -> None:
+        if version != "1.0":
+            raise _wrong_version()
+        if self._codings is not None:
+            raise _bad_request("HTTP/1.0 has no Transfer-Encoding")
+
+    def on_body(self, body: bytes) -> None:
+        self._unheard = 0
+        if self.cycle.response_complete:
+            return
+        count = len(body)
+        edge = self.edge
+        edge.held += count
+        self._bodies[-1] += count
+        if edge.held > edge.limits.max_bytes:
+            raise _busy()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._stage = self._timed = _IDLE
+        self._head = self._lines = self._unheard = 0
+        self._due = inf
+        if self.cycle.response_complete:
+            self._set_due(self.timeout_keep_alive)
+            return
+        super().on_message_complete()
 
     def _should_upgrade(self) -> bool:
         """uvicorn leaves a request with an offer alone, up to its end at the head."""
@@ -53,11 +322,70 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.parser.feed_data(b"".join(lines) + b"\r\n")
 
-    def send_400_response(self, msg: str) -> None:
+    # ------------------------------------------------------------------ refusals
+
+    def _too_long(self) -> Problem:
+        return Problem(
+            431,
+            "head_too_large",
+            f"head and trailers of a request have at most {MOST_HEAD_BYTES} bytes and "
+            f"{MOST_HEAD_LINES} lines together",
+        )
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer in place of the app, once all that came before is answered."""
+        stage, self._stage = self._stage, _ENDED
+        self._unheard = 0
+        cycle: Any = self.cycle
+        waits = cycle is not None and not cycle.response_complete
+        if stage == _BODY and waits:
+            if self.pipeline:
+                self.pipeline.popleft()  # the newest: it has not begun
+            else:
+                waits = False
+                cycle.disconnected = True
+                cycle.message_event.set()
+                if cycle.response_started:
+                    self.transport.close()
+                    return
+        if waits:
+            self._refusal = problem
+            self._due = inf
+        else:
+            self._hang_up(problem)
+
+    def _hang_up(self, problem: Problem) -> None:
         if self.transport.is_closing():
             return
-        start, body = Problem(400, "bad_request", msg).messages()
+        start, body = problem.messages()
         headers = (*self.server_state.default_headers, *start["headers"], _CLOSE)
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        self.transport.write(STATUS_LINE[400] + b"".join(lines) + b"\r\n" + body["body"])
-        self.transport.close()
+        lines = [b"%b: %b\r\n" % header for header in dict(headers).items()]
+        self.transport.write(STATUS_LINE[problem.status] + b"".join(lines) + b"\r\n" + body["body"])
+        if not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._set_due(_LINGER_SECONDS)
+
+
+def _bad_request(why: str) -> Problem:
+    return Problem(400, "bad_request", why)
+
+
+def _wrong_version() -> Problem:
+    return _bad_request("only HTTP/1.1 and HTTP/1.0 are spoken here")
+
+
+def _slow_head(seconds: float) -> Problem:
+    return Problem(408, "too_slow", f"the head did not arrive within {seconds:g} s")
+
+
+def _busy() -> Problem:
+    problem = Problem(503, "busy", "too many bytes of requests at once; try again in a moment")
+    return problem.retry_after(1)
+
+
+def protocol_for(edge: Edge) -> type[HttpProtocol]:
+    """uvicorn makes its protocols by itself, so that they find what they need on their class."""
+    return type("HttpProtocol", (HttpProtocol,), {"edge": edge})
