@@ -27,7 +27,7 @@ from towline.web.dashboard.visits import form_of
 from towline.web.fleet import BadCursor
 
 _GENUINE: Final = f"tow_abcdefgh_{hashlib.sha256(TOKEN.encode()).hexdigest()}"
-_EXPECTED: Final = frozenset({100, 200, 202, 400, 401, 404, 405, 408, 413, 503})
+_EXPECTED: Final = frozenset({100, 200, 202, 400, 401, 404, 405, 408, 421, 431, 413, 503})
 
 
 def http_requests(data: bytes) -> None:

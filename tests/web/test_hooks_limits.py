@@ -151,9 +151,9 @@ async def test_too_many_at_once(sqlite_url: str) -> None:
 
 
 async def test_too_many_bytes_at_once(sqlite_url: str) -> None:
-    """Bodies are counted while they arrive, and no longer when they are stored."""
-    limits = {"max_inflight_bytes": 1000, "max_body_bytes": 950}
-    large, small = of_size(900), of_size(200)
+    """Heads and bodies are counted while they arrive, and no longer when they are stored."""
+    limits = {"max_inflight_bytes": 2000, "max_body_bytes": 1950}
+    large, small = of_size(1500), of_size(600)
     async with front_door(sqlite_url, ingest=limits) as door:
         unsigned = small._replace(headers={})
 
@@ -162,15 +162,15 @@ async def test_too_many_bytes_at_once(sqlite_url: str) -> None:
             assert answer.status_code in (401, 503)
             return answer.status_code == 503
 
-        async with half_way(door, large, 890) as wire:
+        async with half_way(door, large, 1490) as wire:
             await until(full, "what has arrived of the large one is counted")
             refused = await door.post(small)
             assert is_problem(refused, 503, "busy")
             assert int(refused.headers["retry-after"]) >= 1
-            await wire.send(large.body[890:])
+            await wire.send(large.body[1490:])
             assert (await wire.reply()).status == 202
         for _ in range(10):
-            assert (await door.post(of_size(900))).status_code == 202
+            assert (await door.post(of_size(1500))).status_code == 202
 
 
 @pytest.mark.parametrize("sent", [0, 10])
@@ -179,7 +179,7 @@ async def test_who_hangs_up_leaves_nothing_behind(
 ) -> None:
     """No delivery, no place taken, no bytes counted, and not a word in the log."""
     caplog.set_level(logging.INFO, "uvicorn.error")
-    narrow = {"max_concurrency": 1, "max_inflight_bytes": 100, "max_body_bytes": 100}
+    narrow = {"max_concurrency": 1, "max_inflight_bytes": 1000, "max_body_bytes": 100}
     async with front_door(sqlite_url, ingest=narrow) as door:
         for _ in range(20):
             async with half_way(door, of_size(95), sent):

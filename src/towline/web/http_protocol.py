@@ -111,11 +111,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         self.edge.connections -= 1
+        self._let_go()
+        self._stage = _ENDED
+        super().connection_lost(error)
+
+    def _let_go(self) -> None:
+        """Nothing of what this connection sent is needed any more."""
         self.edge.held -= self._held + sum(self._bodies)
         self._held = 0
         self._bodies.clear()
-        self._stage = _ENDED
-        super().connection_lost(error)
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._stage == _ENDED:
@@ -355,6 +359,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._hang_up(problem)
 
     def _hang_up(self, problem: Problem) -> None:
+        self._let_go()
         if self.transport.is_closing():
             return
         start, body = problem.messages()
