@@ -39,7 +39,7 @@ MOST_HEAD_BYTES: Final = 32_768
 MOST_HEAD_LINES: Final = 100
 _MOST_PIPELINED: Final = 64
 _SLICE: Final = 16_384
-"""What the parser is fed at a time: all that it can keep back unnoticed."""
+"""What the parser is fed at a time: it can keep back no more than this unnoticed."""
 _LINGER_SECONDS: Final = 1.0
 _MOST_LINGERING_BYTES: Final = 1 << 20
 _CLOSE: Final = (b"connection", b"close")
@@ -77,11 +77,15 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
         self._stage = _IDLE
+        self._begun = False
+        """A message began in what the parser was last fed."""
+        self._first = 0
+        """How long the piece is in which this message began."""
         self._head = 0
-        """Bytes of the head and the trailers of this message, as far as the parser told of them."""
+        """Bytes of the head and the trailers of this message, as far as they are counted."""
         self._lines = 0
         self._unheard = 0
-        """Bytes that the parser was fed since it last told of anything."""
+        """Bytes that the parser was fed since it last told of something that counts."""
         self._host: bytes | None = None
         self._codings: bytes | None = None
         self._held = 0
@@ -145,6 +149,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(problem)
 
     def _feed(self, data: bytes | memoryview) -> None:
+        """A head that comes whole in one piece needs no count of its bytes: it is short enough."""
+        self._begun = False
         self._unheard += len(data)
         while True:
             try:
@@ -153,17 +159,22 @@ class HttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 data = memoryview(data)[offer.args[0] :]
                 self._decline()
+        if self._begun:
+            self._first = len(data)
         if self._unheard + self._head > MOST_HEAD_BYTES:
-            raise self._too_long()
+            raise _too_long()
 
     def _count(self) -> None:
         """Hold what is half-way here against the budget and against the clock."""
         stage = self._stage
         if stage == _IDLE and not self._held:
             return
-        held = self._head + self._unheard if stage != _IDLE else 0
-        if stage == _HEAD and self.url and self.parser.get_http_version() == "0.9":
-            raise _wrong_version()  # such a client sends no more than its line
+        held = 0
+        if stage == _HEAD:
+            held = self._first + self._unheard
+        elif stage == _BODY:
+            self._head = self._head or self._size_of_head()
+            held = self._head + self._unheard
         more, self._held = held - self._held, held
         edge = self.edge
         edge.held += more
@@ -223,30 +234,33 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------------ of the parser
 
     def on_message_begin(self) -> None:
-        self._stage, self._timed = _HEAD, _IDLE
+        self._stage, self._timed, self._begun = _HEAD, _IDLE, True
         self._head = self._lines = self._unheard = 0
         self._host = self._codings = None
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._head += len(url)
-        self._unheard = 0
-        if self._head > MOST_HEAD_BYTES:
-            raise self._too_long()
-        self.url += url
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head += len(name) + len(value) + 4
-        self._lines += 1
-        self._unheard = 0
-        if self._head > MOST_HEAD_BYTES or self._lines > MOST_HEAD_LINES:
-            raise self._too_long()
         if self._stage == _BODY:
-            return  # a trailer, which is of no use here
+            self._count_trailer(name, value)
+            return
         name = name.lower()
         if name in _JUDGED:
             self._judge_header(name, value)
         self.headers.append((name, value))
+
+    def _count_trailer(self, name: bytes, value: bytes) -> None:
+        """Trailers are of no use here. Their sender must not have them join the headers."""
+        self._head += len(name) + len(value) + 4
+        self._lines += 1
+        self._unheard = 0
+        self._check_head()
+
+    def _size_of_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _check_head(self) -> None:
+        if self._head > MOST_HEAD_BYTES or self._lines > MOST_HEAD_LINES:
+            raise _too_long()
 
     def _judge_header(self, name: bytes, value: bytes) -> None:
         if name == b"host":
@@ -264,6 +278,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._codings = value
 
     def on_headers_complete(self) -> None:
+        self._lines = len(self.headers)
+        if not self._begun:
+            self._head = self._size_of_head()
+        self._check_head()
         if self.parser.should_upgrade():
             return  # it is read again without its offer
         host = self._host
@@ -283,7 +301,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _judge_version(self, version: str) -> None:
         if version != "1.0":
-            raise _wrong_version()
+            raise _bad_request("only HTTP/1.1 and HTTP/1.0 are spoken here")
         if self._codings is not None:
             raise _bad_request("HTTP/1.0 has no Transfer-Encoding")
 
@@ -328,14 +346,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ------------------------------------------------------------------ refusals
 
-    def _too_long(self) -> Problem:
-        return Problem(
-            431,
-            "head_too_large",
-            f"head and trailers of a request have at most {MOST_HEAD_BYTES} bytes and "
-            f"{MOST_HEAD_LINES} lines together",
-        )
-
     def _refuse(self, problem: Problem) -> None:
         """Answer in place of the app, once all that came before is answered."""
         stage, self._stage = self._stage, _ENDED
@@ -378,8 +388,13 @@ def _bad_request(why: str) -> Problem:
     return Problem(400, "bad_request", why)
 
 
-def _wrong_version() -> Problem:
-    return _bad_request("only HTTP/1.1 and HTTP/1.0 are spoken here")
+def _too_long() -> Problem:
+    return Problem(
+        431,
+        "head_too_large",
+        f"head and trailers of a request have at most {MOST_HEAD_BYTES} bytes and "
+        f"{MOST_HEAD_LINES} lines together",
+    )
 
 
 def _slow_head(seconds: float) -> Problem:
