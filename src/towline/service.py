@@ -62,8 +62,8 @@ from towline.web.answers import App
 from towline.web.auth import Keyring
 from towline.web.dashboard.farewell import Farewell
 from towline.web.hooks import HookLimits, Hooks
-from towline.web.readiness import Readiness
 from towline.web.hosts import Hosts
+from towline.web.readiness import Readiness
 from towline.wiring import Backend, backend_for, backend_over, database_for
 
 if TYPE_CHECKING:
