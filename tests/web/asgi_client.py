@@ -17,6 +17,13 @@ from towline.store.clock import SystemClock
 from towline.web.answers import App, Message, Scope
 
 DEADLINE = 20.0
+
+
+def one_shop(scope: Scope) -> str:
+    """The tenant of a service that has just one."""
+    return "shop"
+
+
 JSON = (b"content-type", b"application/json")
 
 

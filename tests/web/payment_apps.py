@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse as StarletteJSON
 from starlette.routing import Route
 
 import towline
+from tests.web.asgi_client import one_shop
 from towline.web.answers import Receive, Scope, Send
 
 KEY = {"Idempotency-Key": "order-7"}
@@ -55,6 +56,7 @@ class Till:
 
 def app_for(framework: str, till: Till, **options: Any) -> Any:
     """The service under the middleware, mounted as the framework's users would."""
+    options = {"tenant": one_shop} | options
     if framework == "fastapi":
         return _fastapi(till, options)
     if framework == "starlette":
@@ -128,7 +130,8 @@ def plain_app(till: Till) -> Any:
 def starlette_app(endpoint: Any, **options: Any) -> Starlette:
     """A guarded service whose payments are made by this endpoint."""
     app = Starlette(routes=[Route("/payments", endpoint, methods=["POST"])])
-    app.add_middleware(towline.IdempotencyMiddleware, **{"store_url": "memory://"} | options)
+    given = {"store_url": "memory://", "tenant": one_shop} | options
+    app.add_middleware(towline.IdempotencyMiddleware, **given)
     return app
 
 

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 import towline
 from tests.fault_proxy import FaultProxy
 from tests.servers import at_port
-from tests.web.asgi_client import DEADLINE, Ahead, Reply, call, serving
+from tests.web.asgi_client import DEADLINE, Ahead, Reply, call, one_shop, serving
 from tests.web.payment_apps import (
     KEY,
     ORDER,
@@ -108,7 +108,7 @@ async def test_the_answer_is_recorded_before_the_client_has_it(split: bool) -> N
         if split:
             await send({"type": "http.response.body"})
 
-    app = towline.IdempotencyMiddleware(inner, store_url="memory://")
+    app = towline.IdempotencyMiddleware(inner, store_url="memory://", tenant=one_shop)
     retries: list[Reply] = []
 
     class Eager(Reply):
@@ -191,7 +191,7 @@ async def test_a_client_that_leaves_loses_nothing(local_url: str) -> None:
         if listener:
             listener.cancel()
 
-    app = towline.IdempotencyMiddleware(attentive, store_url=local_url)
+    app = towline.IdempotencyMiddleware(attentive, tenant=one_shop, store_url=local_url)
     async with serving(watched(app, left)) as client, asyncio.timeout(DEADLINE):
         url = client.base_url
         _, writer = await asyncio.open_connection(url.host, url.port)

@@ -18,7 +18,7 @@ from starlette.routing import Route
 import towline
 from tests.fault_proxy import FaultProxy
 from tests.servers import at_port
-from tests.web.asgi_client import DEADLINE, JSON, Ahead, Reply, call, scope_of
+from tests.web.asgi_client import DEADLINE, JSON, Ahead, Reply, call, one_shop, scope_of
 from tests.web.payment_apps import Till, plain_app
 from towline.errors import LeaseLost
 from towline.web.answers import Message, Receive, Scope, Send
@@ -29,7 +29,7 @@ MEMORY = "memory://"
 def closed_till(**options: Any) -> tuple[Till, towline.IdempotencyMiddleware]:
     till = Till()
     till.gate.clear()
-    options.setdefault("store_url", MEMORY)
+    options = {"store_url": MEMORY, "tenant": one_shop} | options
     return till, towline.IdempotencyMiddleware(plain_app(till), **options)
 
 
@@ -133,7 +133,7 @@ async def test_an_endless_event_stream_ends_with_its_client(spec_version: str) -
         return StreamingResponse(events(), media_type="text/event-stream")
 
     inner = Starlette(routes=[Route("/payments", endpoint, methods=["POST"])])
-    app = towline.IdempotencyMiddleware(inner, store_url=MEMORY)
+    app = towline.IdempotencyMiddleware(inner, tenant=one_shop, store_url=MEMORY)
     incoming: list[Message] = [{"type": "http.request", "body": b"{}"}]
 
     async def receive() -> Message:
@@ -214,7 +214,9 @@ async def test_an_answer_that_lost_its_claim_does_not_look_whole() -> None:
         finally:
             await send({"type": "http.response.body", "body": b"whole"})
 
-    app = towline.IdempotencyMiddleware(half, store_url=MEMORY, lock_ttl=0.2, clock=clock)
+    app = towline.IdempotencyMiddleware(
+        half, tenant=one_shop, store_url=MEMORY, lock_ttl=0.2, clock=clock
+    )
     reply = Reply()
     first = asyncio.create_task(call(app, reply=reply))
     await begun.wait()
@@ -294,7 +296,7 @@ async def test_the_store_lives_as_long_as_the_server(sqlite_url: str, with_lifes
     """It opens at the start and closes at the end, whether or not the app has a lifespan."""
     till = Till()
     inner: Any = Starlette() if with_lifespan else plain_app(till)
-    app = towline.IdempotencyMiddleware(inner, store_url=sqlite_url)
+    app = towline.IdempotencyMiddleware(inner, tenant=one_shop, store_url=sqlite_url)
     before = store_threads()
     async with lifespan(app) as said:
         assert store_threads() > before
@@ -326,7 +328,7 @@ async def test_the_shutdown_waits_for_abandoned_requests(sqlite_url: str) -> Non
             order.append((await receive())["type"])
             await send({"type": f"lifespan.{stage}.complete"})
 
-    app = towline.IdempotencyMiddleware(inner, store_url=sqlite_url)
+    app = towline.IdempotencyMiddleware(inner, tenant=one_shop, store_url=sqlite_url)
     async with lifespan(app):
         first = asyncio.create_task(call(app))
         await till.entered.wait()
@@ -391,5 +393,5 @@ async def test_other_protocols_pass_straight_through(kind: str) -> None:
         return None
 
     given: tuple[Any, Callable[..., Awaitable[Any]], Any] = ({"type": kind}, unused, unused)
-    await towline.IdempotencyMiddleware(inner, store_url=MEMORY)(*given)
+    await towline.IdempotencyMiddleware(inner, tenant=one_shop, store_url=MEMORY)(*given)
     assert [left is right for left, right in zip(seen, given, strict=True)] == [True] * 3

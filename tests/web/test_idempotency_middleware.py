@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
 import towline
-from tests.web.asgi_client import DEADLINE, call, serving
+from tests.web.asgi_client import DEADLINE, call, one_shop, serving
 from tests.web.payment_apps import (
     FRAMEWORKS,
     KEY,
@@ -199,9 +199,14 @@ async def test_a_request_that_was_declined_costs_no_attempt(status: int) -> None
 
 
 async def test_client_errors_are_answers_like_any_other() -> None:
-    """A refusal that the app decided on is replayed."""
+    """A refusal that the app decided on is replayed where `store_statuses` says so."""
     app = FastAPI()
-    app.add_middleware(towline.IdempotencyMiddleware, store_url="memory://")
+    app.add_middleware(
+        towline.IdempotencyMiddleware,
+        store_url="memory://",
+        tenant=one_shop,
+        store_statuses=("2xx", 402),
+    )
     calls: list[int] = []
 
     @app.post("/payments")

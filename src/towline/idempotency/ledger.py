@@ -6,7 +6,6 @@ The rules are `core.claims`; this module only carries them to the store and back
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import secrets
 from typing import Any
@@ -63,10 +62,6 @@ class Ledger:
         if self.digest_key is None:
             self.digest_key = await self._records.digest_key()
         return self.digest_key
-
-    async def digest(self, data: bytes) -> str:
-        key = await self.prepare()
-        return hashlib.blake2b(data, key=key, digest_size=16).hexdigest()
 
     def draft(self, key: KeyLike, tenant: str, payload: Any, on_crash: OnCrash) -> Draft:
         keep_us = self._keep_us.get(on_crash) if isinstance(on_crash, str) else None

@@ -77,14 +77,27 @@ class IdempotencyService:
     # ------------------------------------------------------------------ claiming
 
     async def check_and_set(
-        self, key: KeyLike, tenant: str, payload: Any, *, on_crash: OnCrash = "retry"
+        self,
+        key: KeyLike,
+        tenant: str,
+        payload: Any,
+        *,
+        on_crash: OnCrash = "retry",
+        wait: float | None = None,
     ) -> Claim:
-        """Claim a key, or learn why it cannot be claimed."""
+        """Claim a key, or learn why it cannot be claimed.
+
+        With `wait`, a key that another holder works on is waited for so many seconds.
+        """
+        if wait is not None and not (wait := wait_of(wait, "wait")) > 0:
+            raise Rejected("wait is a number of seconds above zero, or None")
         if self._ledger.digest_key is None:
             await self._ledger.prepare()
         draft = self._ledger.draft(key, tenant, payload, on_crash)
         claim = await self._claim(draft)
         self._count(claim)
+        if claim.status == "processing" and wait is not None:
+            return await self._attach(draft, claim, wait)
         return claim
 
     async def _claim(self, draft: Draft) -> Claim:
@@ -182,15 +195,7 @@ class IdempotencyService:
         wait: float | None = None,
     ) -> Outcome:
         """Run the handler unless the key was handled already; then return what it returned."""
-        if wait is not None and not (wait := wait_of(wait, "wait")) > 0:
-            raise Rejected("wait is a number of seconds above zero, or None")
-        if self._ledger.digest_key is None:
-            await self._ledger.prepare()
-        draft = self._ledger.draft(key, tenant, payload, on_crash)
-        claim = await self._claim(draft)
-        self._count(claim)
-        if claim.status == "processing" and wait is not None:
-            claim = await self._attach(draft, claim, wait)
+        claim = await self.check_and_set(key, tenant, payload, on_crash=on_crash, wait=wait)
         if claim.status == "new":
             return await self._run(claim, handler)
         return _replay(claim)
@@ -305,10 +310,6 @@ class IdempotencyService:
         )
         found = await self._ledger.find(key, tenant)
         return view(found.existing) if found.existing else None
-
-    async def digest(self, data: bytes) -> str:
-        """A digest under the store's own secret: the same in all processes, useless elsewhere."""
-        return await self._ledger.digest(data)
 
     async def cleanup_expired(self) -> int:
         """Delete expired records, in batches small enough not to hold up a claim."""

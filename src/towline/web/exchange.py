@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
+from uuid import UUID
 
 from towline.core.canonical import canonical, opaque_hash, parse_json
 from towline.errors import Rejected
@@ -22,8 +22,18 @@ LONGEST_RETRY_AFTER: Final = 5
 _KEY: Final = re.compile(f"[ -~]{{1,{LONGEST_KEY}}}")
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
-_CREDENTIALS: Final = (b"authorization", b"x-api-key")
+_NAMES: Final = ("identity", "id", "pk", "sub", "user_id", "username", "email", "display_name")
+"""Where the name of a user is looked for; the unique ones come first."""
+_NO_TENANT: Final = (
+    "this request has an idempotency key, and the service cannot tell whose key it is: pass "
+    "tenant=… to IdempotencyMiddleware, a function from the ASGI scope to the caller's name, or "
+    "put an authentication middleware in front of it that sets scope['user']"
+)
 _JSON: Final = re.compile(rb"application/(?:[^;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
+_MULTIPART: Final = re.compile(
+    rb'multipart/[^;\s]+\s*;(?:.*;)?\s*boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))',
+    re.IGNORECASE | re.DOTALL,
+)
 _DIGITS_OF_A_LENGTH: Final = 15
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
 
@@ -35,37 +45,47 @@ class Request(NamedTuple):
     tenant: str
     request_id: str
     payload: dict[str, Any]
-    cookies: list[str]
     body: bytes
 
 
-PUBLIC = "public"
+def by_user(scope: Scope) -> str:
+    """The default tenant: the authenticated user that a middleware in front left in the scope.
 
-
-def by_credentials(scope: Scope) -> str:
-    """The default tenant: a digest of `Authorization` and `X-API-Key`, or `public` without both.
-
-    Cookies are no part of it. Answers and balancers change them, and the retry of a request
-    would then be another caller's and run again. See `cookies_of`.
+    Credentials and cookies are no part of it: they are renewed between a request and its retry,
+    which would then be another caller's and run again.
     """
-    found = [pair for pair in scope["headers"] if pair[0] in _CREDENTIALS]
-    if not found:
-        return PUBLIC
-    text = b"\n".join(b"%b:%b" % (name, value) for name, value in found)
-    return hashlib.sha256(text).hexdigest()
+    found = _name_of(scope.get("user"))
+    if found is None:
+        raise Problem(400, "tenant_missing", _NO_TENANT)
+    return f"user:{found}"
 
 
-def cookies_of(scope: Scope) -> list[str]:
-    """Digests of the cookies, where nothing better tells one caller from another.
+def _name_of(user: Any) -> str | None:
+    """What Starlette's, Litestar's and Django's middlewares put there, or a plain name or claims.
 
-    An answer is replayed only to a request that has every cookie which the first request had;
-    a retry may well have more, as the first answer may have set some.
+    A user that says it is not authenticated has no name here.
     """
-    if any(name in _CREDENTIALS for name, _ in scope["headers"]):
-        return []
-    values = (value for name, value in scope["headers"] if name == b"cookie")
-    cookies = {cookie.strip() for value in values for cookie in value.split(b";")}
-    return sorted(hashlib.sha256(cookie).hexdigest()[:16] for cookie in cookies if cookie)
+    if isinstance(user, (str, int, UUID)) and not isinstance(user, bool):
+        return str(user).strip() or None
+    if user is None or not _member(user, "is_authenticated", True):
+        return None
+    return next((name for member in _NAMES if (name := _name_of_member(user, member))), None)
+
+
+def _name_of_member(user: Any, member: str) -> str | None:
+    found = _member(user, member, None)
+    return _name_of(found) if isinstance(found, (str, int, UUID)) else None
+
+
+def _member(user: Any, name: str, missing: Any) -> Any:
+    """Of a mapping or an object; Starlette's base class has members that are not implemented."""
+    if isinstance(user, Mapping):
+        return user.get(name, missing)
+    try:
+        found = getattr(user, name, missing)
+    except NotImplementedError:
+        return missing
+    return found() if callable(found) else found
 
 
 def key_of(scope: Scope, names: Iterable[bytes]) -> str | None:
@@ -111,30 +131,23 @@ def tenant_of(scope: Scope, name: Callable[[Scope], str]) -> str:
 
 def endpoint_of(scope: Scope) -> str:
     """Method and path, without a space that could be taken for the one before the key."""
+    return f"{scope['method']} {quote(path_of(scope), errors='surrogatepass')}"
+
+
+def path_of(scope: Scope) -> str:
+    """The whole path; some servers leave out the part under which the app is mounted."""
     root, path = scope.get("root_path", ""), scope["path"]
-    whole = path if path.startswith(root) else root + path
-    return f"{scope['method']} {quote(whole, errors='surrogatepass')}"
-
-
-async def read_body(receive: Receive, limit: int) -> bytes | None:
-    """The request's body; None if the client left before it was all there."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > limit:
-            detail = f"a request with an idempotency key may have a body of {limit} bytes"
-            raise Problem(413, "body_too_large", detail)
-        if not message.get("more_body", False):
-            return bytes(body)
+    return path if path.startswith(root) else root + path
 
 
 def payload_of(scope: Scope, body: bytes) -> dict[str, Any]:
-    """What must be the same when a key is used again. JSON counts by value, the rest by byte."""
+    """What must be the same when a key is used again.
+
+    JSON counts by value, a multipart body by its parts, whatever separates them, the rest by byte.
+    """
     query = scope.get("query_string", b"").decode("latin-1")
-    if any(name == b"content-type" and _JSON.match(value) for name, value in scope["headers"]):
+    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+    if _JSON.match(kind):
         try:
             payload = {"query": query, "body": parse_json(body)}
             canonical(payload)
@@ -142,7 +155,17 @@ def payload_of(scope: Scope, body: bytes) -> dict[str, Any]:
             pass  # whether this is acceptable JSON is for the app to say
         else:
             return payload
-    return {"query": query, "bytes": opaque_hash(body)}
+    return {"query": query, "bytes": opaque_hash(_without_boundary(kind, body))}
+
+
+def _without_boundary(kind: bytes, body: bytes) -> bytes:
+    """Clients choose another boundary each time, so the hashes of the parts stand for the body."""
+    found = _MULTIPART.match(kind)
+    if found is None:
+        return body
+    boundary = b"\r\n--" + (found[1] or found[2])
+    parts = (b"\r\n" + body).split(boundary)
+    return b"multipart " + "\n".join(opaque_hash(part) for part in parts).encode()
 
 
 # ---------------------------------------------------------------------- the answer
@@ -160,7 +183,6 @@ class Answer:
         self.over = asyncio.Event()  # complete, or the app ended without that
         self.recorded = asyncio.Event()
         self._may_hear_disconnect = asyncio.Event()
-        self._cookies = request.cookies
         self._unread: bytes | None = request.body
         self._receive = receive
         self._send = send
@@ -249,7 +271,7 @@ class Answer:
             names = frozenset({b"location"})
         headers = [(n.decode("latin-1"), v.decode("latin-1")) for n, v in self._headers]
         headers = [pair for pair in headers if pair[0].encode("latin-1") in names]
-        kept = {"status": self.status, "headers": headers, "cookies": self._cookies}
+        kept = {"status": self.status, "headers": headers}
         if self._unkept:
             return kept | {"unkept": self._unkept, "size": self._size}
         body = b"".join(self._chunks)
@@ -262,7 +284,7 @@ class Answer:
 # ---------------------------------------------------------------------- the answer to a duplicate
 
 
-def reply(claim: Claim, request: Request, collision_status: int) -> list[Message]:
+def reply(claim: Claim, collision_status: int) -> list[Message]:
     """What a request gets whose key is not free."""
     if claim.status == "collision":
         return _collision(claim.pointers, collision_status).messages()
@@ -272,9 +294,6 @@ def reply(claim: Claim, request: Request, collision_status: int) -> list[Message
     if refusal := _refusal(claim):
         return refusal.messages()
     kept = claim.response if isinstance(claim.response, dict) else _without_answer(claim)
-    if not set(kept["cookies"]) <= set(request.cookies):
-        detail = "this key was used before by a request with other cookies"
-        return Problem(409, "other_caller", detail).messages()
     return _replay(kept)
 
 
@@ -305,7 +324,7 @@ def _refusal(claim: Claim) -> Problem | None:
 def _without_answer(claim: Claim) -> dict[str, Any]:
     """For a store with less room than ours: of the answer, only the status was recorded."""
     status = int(claim.run_id) if claim.run_id and claim.run_id.isdecimal() else 200
-    return {"status": status, "headers": [], "cookies": [], "unkept": "too_large", "size": None}
+    return {"status": status, "headers": [], "unkept": "too_large", "size": None}
 
 
 def _replay(kept: dict[str, Any]) -> list[Message]:

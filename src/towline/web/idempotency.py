@@ -1,13 +1,16 @@
 """`Idempotency-Key` for HTTP, as pure ASGI: a request that carries a key is acted on once.
 
-The scope of a key is tenant, method and path; the query and the body are its payload. The first
-request claims the key and runs the app, in a task of its own: a client that leaves, or a server
-that cancels the request, neither stops the app nor loses the record. The claim is heartbeated
-until the answer is complete. The answer passes through to the client as it comes; only its last
-message waits for the record, so whoever has the whole answer will get it replayed.
+The scope of a key is tenant, method and path; the query and the body are its payload. A tenant is
+the authenticated user, or what the service's own function says, and never a credential: a client
+that renews its token and retries is still the same caller.
 
-* below 500 and none of 408, 425, 429: recorded, and replayed with `Idempotent-Replayed: true`;
-* 408, 425, 429: the app declined to work, so the key is free again and no attempt counts;
+The first request claims the key and runs the app, in a task of its own: a client that leaves, or
+a server that cancels the request, neither stops the app nor loses the record. The claim is
+heartbeated until the answer is complete. The answer passes through to the client as it comes; only
+its last message waits for the record, so whoever has the whole answer will get it replayed.
+
+* a status of `store_statuses`: recorded, and replayed with `Idempotent-Replayed: true`;
+* another one below 500: a refusal, so the key is free again and no attempt counts;
 * 500 and above, or the app raised: the next request runs again, until `max_attempts`;
 * too large to keep, or an event stream: a tombstone, answered with the original status.
 
@@ -30,13 +33,24 @@ from towline.errors import LeaseLost, Rejected, StoreFull, TowlineError
 from towline.idempotency.views import Claim
 from towline.library import Idempotency
 from towline.web import exchange
-from towline.web.answers import App, Message, Problem, Receive, Scope, Send
+from towline.web.answers import (
+    App,
+    Hangup,
+    Message,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+)
+from towline.web.answers import answer as send_whole
 from towline.web.exchange import Answer, Request
 from towline.web.store import Store, StoreOptions
 
 if TYPE_CHECKING:
     from towline.store.redis import Redis
 
+STORE_STATUSES: Final = ("2xx", "3xx", 409, 410)
 REPLAYED_HEADERS: Final = ("Content-Type", "Location", "ETag", "Link")
 
 _NEVER_REPLAYED: Final = frozenset(
@@ -48,7 +62,10 @@ _NEVER_REPLAYED: Final = frozenset(
     }
 )
 _SAFE_METHODS: Final = frozenset({"CONNECT", "GET", "HEAD", "OPTIONS", "TRACE"})
-_DECLINED: Final = frozenset({408, 425, 429})
+_NEVER_STORED: Final = frozenset({401, 429, *range(500, 600)})
+_ANY_STATUS: Final = frozenset(range(200, 600))
+_CLASSES: Final = {f"{n}xx": frozenset(range(n * 100, n * 100 + 100)) for n in range(2, 6)}
+_SEGMENT: Final = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}|\*$")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 _RECORD_SECONDS = 2.0  # how long the end of an answer waits for a store that keeps silent
@@ -64,16 +81,24 @@ class IdempotencyMiddleware:
 
     store_url, store    where the records are: a URL, or an open handle that stays the caller's
     header              the header with the key, or several, of which the first one present counts
-    tenant              names the caller from the scope; by default a digest of its credentials
+    tenant              names the caller from the scope; by default the user in `scope["user"]`
     methods             the methods that are guarded
+    routes              paths that are guarded, `{name}` for one segment and `*` at the end for any
+                        rest, or a function of the scope; by default all
+    store_statuses      statuses that are kept: numbers, or `"2xx"` for a whole class
+    free_on_error       whether 500 and above frees the key, too, and uses up no attempt
+    wait                seconds for which a repeated request waits for the first one's answer
     required            whether a guarded request without a key is refused
     collision_status    409, or 422 as the IETF draft has it
     max_body_bytes      the largest body that a request with a key may have
+    body_seconds        how long such a body may take to arrive
     max_cached_bytes    the largest body that is kept for replays
     replay_headers      kept with the body, besides Content-Encoding, without which it is unreadable
     on_crash            what becomes of a request whose process died: retry, park or fail
     drain_seconds       how long a shutdown waits for requests whose clients have left
     options             those of `Idempotency.open`, with `store_url` only
+
+    The app finds the claim, with its fencing token, in `scope["towline.claim"]`.
     """
 
     def __init__(
@@ -83,11 +108,16 @@ class IdempotencyMiddleware:
         store_url: str | Redis | None = None,
         store: Idempotency | None = None,
         header: str | Iterable[str] = "Idempotency-Key",
-        tenant: Callable[[Scope], str] = exchange.by_credentials,
+        tenant: Callable[[Scope], str] = exchange.by_user,
         methods: str | Iterable[str] = ("POST", "PATCH"),
+        routes: Callable[[Scope], bool] | str | Iterable[str] = "*",
+        store_statuses: Iterable[int | str] = STORE_STATUSES,
+        free_on_error: bool = False,
+        wait: float | None = None,
         required: bool = False,
         collision_status: int = 409,
         max_body_bytes: int = 1_048_576,
+        body_seconds: float = 30,
         max_cached_bytes: int = 16_384,
         replay_headers: str | Iterable[str] = REPLAYED_HEADERS,
         on_crash: OnCrash = "retry",
@@ -99,6 +129,11 @@ class IdempotencyMiddleware:
         self._required = _one_of("required", required, (False, True))
         self._collision_status = _one_of("collision_status", collision_status, (409, 422))
         self._on_crash: OnCrash = _one_of("on_crash", on_crash, ("retry", "park", "fail"))
+        self._is_guarded = _routes(routes)
+        self._stored = _statuses(store_statuses)
+        self._free_on_error = _one_of("free_on_error", free_on_error, (False, True))
+        self._wait = None if wait is None else microseconds("wait", wait) / 1e6
+        self._body_seconds = microseconds("body_seconds", body_seconds) / 1e6
         self._max_body = at_least_one("max_body_bytes", max_body_bytes)
         self._max_cached = at_least_one("max_cached_bytes", max_cached_bytes)
         self._drain_seconds = microseconds("drain_seconds", drain_seconds) / 1e6
@@ -113,7 +148,7 @@ class IdempotencyMiddleware:
         self._unfinished: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] in self._methods:
+        if scope["type"] == "http" and scope["method"] in self._methods and self._is_guarded(scope):
             await self._guard(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
@@ -130,24 +165,21 @@ class IdempotencyMiddleware:
                 return
             request = await self._read(scope, receive, key)
         except Problem as problem:
-            for message in problem.messages():
-                await send(message)
+            await send_whole(send, problem.messages())
             return
-        if request is not None:
-            answer = Answer(request, receive, send, self._max_cached)
-            await self._attend(self._start(self._serve(scope, request, answer)), answer)
+        except Hangup:
+            return
+        answer = Answer(request, receive, send, self._max_cached)
+        await self._attend(self._start(self._serve(scope, request, answer)), answer)
 
-    async def _read(self, scope: Scope, receive: Receive, key: str | None) -> Request | None:
+    async def _read(self, scope: Scope, receive: Receive, key: str | None) -> Request:
         if key is None:
             detail = f"this request needs the header {self._header_names[0]}"
             raise Problem(400, "key_missing", detail)
         tenant = exchange.tenant_of(scope, self._tenant)
-        body = await exchange.read_body(receive, self._max_body)
-        if body is None:
-            return None
+        body = await read_body(scope, receive, self._max_body, self._body_seconds)
         request_id = f"{exchange.endpoint_of(scope)} {key}"
-        cookies = exchange.cookies_of(scope) if self._tenant is exchange.by_credentials else []
-        return Request(tenant, request_id, exchange.payload_of(scope, body), cookies, body)
+        return Request(tenant, request_id, exchange.payload_of(scope, body), body)
 
     async def _attend(self, task: asyncio.Task[None], answer: Answer) -> None:
         """Stay until the work is done, or the server gives this request up."""
@@ -163,7 +195,7 @@ class IdempotencyMiddleware:
         try:
             store, claim = await self._claim(request)
             if claim.status != "new":
-                await _deliver(answer, exchange.reply(claim, request, self._collision_status))
+                await _deliver(answer, exchange.reply(claim, self._collision_status))
                 return
             await self._run(store, claim, scope, answer)
         except Problem as problem:
@@ -176,9 +208,13 @@ class IdempotencyMiddleware:
     async def _claim(self, request: Request) -> tuple[Idempotency, Claim]:
         try:
             store = await self._store.opened()
-            tenant = await self._keyed(store, request.tenant)
-            key = keys.Api(tenant, request.request_id)
-            claim = await store.check_and_set(key, tenant, request.payload, on_crash=self._on_crash)
+            claim = await store.check_and_set(
+                keys.Api(request.tenant, request.request_id),
+                request.tenant,
+                request.payload,
+                on_crash=self._on_crash,
+                wait=self._wait,
+            )
         except StoreFull as error:
             detail = "no room for another request with a key; try again later"
             raise Problem(503, "store_full", detail).retry_after(_RETRY_SECONDS) from error
@@ -188,14 +224,9 @@ class IdempotencyMiddleware:
             raise Problem(503, "store_unavailable", detail).retry_after(_RETRY_SECONDS) from error
         return store, claim
 
-    async def _keyed(self, store: Idempotency, tenant: str) -> str:
-        """A digest of credentials is keyed by the store, for tenants stand in audit logs."""
-        if self._tenant is exchange.by_credentials and tenant != exchange.PUBLIC:
-            return f"credentials-{await store.digest(tenant.encode())}"
-        return tenant
-
     async def _run(self, store: Idempotency, claim: Claim, scope: Scope, answer: Answer) -> None:
         """The app, the lease and the record: the lease ends with the answer, not with the app."""
+        scope["towline.claim"] = claim
         app = asyncio.ensure_future(self.app(scope, answer.receive, answer.send))
         app.add_done_callback(lambda _: answer.over.set())
         try:
@@ -229,13 +260,12 @@ class IdempotencyMiddleware:
     async def _settle(
         self, store: Idempotency, claim: Claim, app: asyncio.Future[None], answer: Answer
     ) -> bool:
-        if not answer.complete:
-            return await store.fail(claim, _ending(app))
-        if answer.status in _DECLINED:
+        if answer.complete and answer.status in self._stored:
+            return await store.complete(claim, answer.kept(self._replayed), str(answer.status))
+        if self._free_on_error or (answer.complete and answer.status < 500):
             return await store.release(claim)
-        if answer.status >= 500:
-            return await store.fail(claim, f"the app answered {answer.status}")
-        return await store.complete(claim, answer.kept(self._replayed), str(answer.status))
+        failed = f"the app answered {answer.status}" if answer.complete else _ending(app)
+        return await store.fail(claim, failed)
 
     # ------------------------------------------------------------------ the life of the store
 
@@ -347,6 +377,36 @@ def _without(option: str, names: set[str], refused: frozenset[str]) -> frozenset
     if wrong := sorted(names & refused):
         raise Rejected(f"{option} cannot have {wrong[0]}, nor any of {', '.join(sorted(refused))}")
     return frozenset(names)
+
+
+def _statuses(value: Iterable[int | str]) -> frozenset[int]:
+    """A class leaves out what is never kept; to name such a status itself is a mistake."""
+    stored: set[int] = set()
+    for one in [value] if isinstance(value, str) else value:
+        found = _CLASSES.get(one) if isinstance(one, str) else frozenset({one})
+        if found is None or not found <= _ANY_STATUS or found <= _NEVER_STORED:
+            allowed = "numbers from 200 to 499 but 401 and 429, or '2xx', '3xx', '4xx'"
+            raise Rejected(f"store_statuses has {allowed}; not {one!r}")
+        stored |= found - _NEVER_STORED
+    return frozenset(stored)
+
+
+def _routes(value: Callable[[Scope], bool] | str | Iterable[str]) -> Callable[[Scope], bool]:
+    if callable(value):
+        return value
+    paths = [value] if isinstance(value, str) else list(value)
+    if not paths or not all(isinstance(path, str) and path[:1] in ("/", "*") for path in paths):
+        raise Rejected(f"routes are paths like '/payments/{{id}}' or '/api/*'; not {value!r}")
+    if "*" in paths:
+        return lambda scope: True
+    wanted = re.compile("|".join(map(_pattern_of, paths)), re.DOTALL)
+    return lambda scope: wanted.fullmatch(exchange.path_of(scope)) is not None
+
+
+def _pattern_of(path: str) -> str:
+    fixed = map(re.escape, _SEGMENT.split(path))
+    free = [".*" if one == "*" else "[^/]+" for one in _SEGMENT.findall(path)]
+    return "".join(part + gap for part, gap in zip(fixed, [*free, ""], strict=True))
 
 
 def _one_of(option: str, value: T, allowed: tuple[T, ...]) -> T:
