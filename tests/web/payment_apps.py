@@ -130,7 +130,7 @@ def plain_app(till: Till) -> Any:
 def starlette_app(endpoint: Any, **options: Any) -> Starlette:
     """A guarded service whose payments are made by this endpoint."""
     app = Starlette(routes=[Route("/payments", endpoint, methods=["POST"])])
-    given = {"store_url": "memory://", "tenant": one_shop} | options
+    given: dict[str, Any] = {"store_url": "memory://", "tenant": one_shop} | options
     app.add_middleware(towline.IdempotencyMiddleware, **given)
     return app
 

@@ -231,7 +231,10 @@ async def test_a_multipart_retry_with_another_boundary_is_the_same_payload() -> 
 
     async def send(client: httpx2.AsyncClient, text: str, boundary: str) -> httpx2.Response:
         kind = f"multipart/form-data; boundary={boundary}"
-        files = {"note": (None, text), "file": ("a.bin", bytes([0, 13, 10, 45, 45]))}
+        files: dict[str, Any] = {
+            "note": (None, text),
+            "file": ("a.bin", bytes([0, 13, 10, 45, 45])),
+        }
         headers = KEY | {"content-type": kind}
         return await client.post("/uploads", files=files, headers=headers)
 

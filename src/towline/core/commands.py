@@ -53,6 +53,8 @@ STRATEGY_OF: Final[Mapping[Command, Strategy]] = {
     "/update-branch": "branch_update",
     "/close-and-reopen": "close_and_reopen",
 }
+NEEDS_NO_FORGE: Final = frozenset({"/hold", "/unhold", "/priority", "/requeue"})
+"""These change what Towline knows, and nothing at the forge."""
 
 _LINE: Final = re.compile(r"/[a-z][a-z-]{1,40}(?=\s|$)")
 _MOST_LINES: Final = 200
@@ -85,6 +87,11 @@ def parse(text: str) -> Parsed:
         elif known is None and word not in unknown:
             unknown.append(word)
     return Parsed(tuple(commands), tuple(unknown))
+
+
+def needs_forge(command: str) -> bool:
+    """Whether it takes credentials for the forge to carry a command out."""
+    return command not in NEEDS_NO_FORGE
 
 
 def refusal(command: Command, state: State) -> str | None:

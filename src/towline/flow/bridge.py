@@ -28,6 +28,7 @@ from towline.errors import Definitive, LeaseLost, Rejected, Transient, Unavailab
 from towline.flow.bridge_comments import COMMENT, CommentedCommands, asked_again, asked_before
 from towline.flow.bridge_failures import MOST_ATTEMPTS, MOST_TRIES, Failures, is_given_up
 from towline.flow.bridge_routes import (
+    REJECTED,
     Answers,
     CommandSource,
     NotNow,
@@ -38,9 +39,11 @@ from towline.flow.bridge_routes import (
     cancelled,
     left_to_a_person,
     order_id,
+    rejection,
     why_marker,
     written_by,
 )
+from towline.flow.credentials import NoCredentials, lacking
 from towline.flow.escalate import params_of
 from towline.flow.reconcile_history import whole_log
 from towline.flow.remediate import Remediator, asks_to_wait
@@ -59,6 +62,7 @@ __all__ = [
     "BatchResult",
     "Bridge",
     "CommandSource",
+    "NoCredentials",
     "NotNow",
     "Ordered",
     "UnknownCommand",
@@ -67,7 +71,6 @@ __all__ = [
 
 COMMAND = "command"
 RECEIVED = "COMMAND_RECEIVED"
-REJECTED = "COMMAND_REJECTED"
 
 _MINUTE_US = 60_000_000
 _MOST_TRIES = 3
@@ -82,7 +85,7 @@ class BatchResult(NamedTuple):
     repo: str
     number: int
     job_id: str | None
-    error: Literal["not_found", "not_now"] | None = None
+    error: Literal["not_found", "not_now", "no_credentials"] | None = None
     reason: str = ""
 
 
@@ -125,16 +128,17 @@ class Bridge:
         delay_us: int = 0,
     ) -> Ordered:
         """Queue it. With the same `key` and `at_us`, the time it was given, it is the same job."""
-        known = known_command(command)
         record = await self._store.read(repo, number)
         if record is None:
             raise UnknownPull(f"{repo}#{number} is not under tow")
+        known = known_command(command)
         now_us = self._clock.now_us() if at_us is None else at_us
         dice = hashlib.sha256(key.encode()).digest() if key else secrets.token_bytes(8)
         root = job_id(now_us, dice)
-        if (why_not := refusal(known, record.state)) is not None:
+        refused = self._refused(known, record)
+        if refused is not None:
             if key is None or await self._jobs.read(root) is None:
-                raise NotNow(why_not)
+                raise refused
             return Ordered(root, known, repo, number)
         params = {
             "forge": record.ref.forge,
@@ -150,6 +154,13 @@ class Bridge:
         }
         await self._enqueue(root, params, delay_us)
         return Ordered(root, known, repo, number)
+
+    def _refused(self, command: Command, record: PullRecord) -> NotNow | NoCredentials | None:
+        if (why_not := refusal(command, record.state)) is not None:
+            return NotNow(why_not)
+        if (why_not := lacking(command, record.ref.forge, self._forges)) is not None:
+            return NoCredentials(why_not)
+        return None
 
     async def orders(self, event: Commented, stored: Stored) -> list[Ordered]:
         """The commands of a comment, answered there; later, while the forge does not answer."""
@@ -187,6 +198,9 @@ class Bridge:
                 continue
             except NotNow as refused:
                 results.append(BatchResult(repo, number, None, "not_now", str(refused)))
+                continue
+            except NoCredentials as refused:
+                results.append(BatchResult(repo, number, None, "no_credentials", str(refused)))
                 continue
             queued[target] = place + 1
             results.append(BatchResult(repo, number, ordered.job_id))
@@ -248,10 +262,11 @@ class Bridge:
         record = await self._store.read(str(params["repo"]), int(params["number"]))
         if record is None:
             return {"outcome": "refused", "detail": "it is no longer under tow"}
-        wait = await self._must_wait(record.ref, command)
+        missing = lacking(command, record.ref.forge, self._forges)
+        wait = await self._must_wait(record.ref, command) if missing is None else 0.0
         if wait:
             return await self._later(params, wait, "deferrals")
-        refused = await self._receive(record.ref, command, params)
+        refused = await self._receive(record.ref, command, params, missing)
         if refused is not None:
             await self._answers.tell(record.ref, params, refused)
             COMMANDS_COUNTED.labels(command, "refused").inc()
@@ -283,11 +298,11 @@ class Bridge:
         return target_of(poked, trigger)
 
     async def _receive(
-        self, ref: PullRef, command: Command, params: Mapping[str, Any]
+        self, ref: PullRef, command: Command, params: Mapping[str, Any], missing: str | None
     ) -> str | None:
         """Written down once, as received or rejected; why it was rejected."""
         key = f"command {params['root']}"
-        changed = await self._store.change(ref, _receiving(command, params, key))
+        changed = await self._store.change(ref, _receiving(command, params, key, missing))
         if changed.applied and changed.record is not None:
             written = changed.events or ()
         else:
@@ -350,12 +365,12 @@ def known_command(text: str) -> Command:
 
 
 def _receiving(
-    command: Command, params: Mapping[str, Any], key: str
+    command: Command, params: Mapping[str, Any], key: str, missing: str | None
 ) -> Callable[[PullRecord | None, int], Change | None]:
     def decide(record: PullRecord | None, now_us: int) -> Change | None:
         if record is None:
             return None
-        refused = refusal(command, record.state)
+        refused = refusal(command, record.state) or missing
         payload = {
             "command": command,
             "source": params["source"],
@@ -363,9 +378,8 @@ def _receiving(
             "state": record.state,
         }
         if refused is not None:
-            payload["reason"] = refused
-        kind = RECEIVED if refused is None else REJECTED
-        return Change(record, [PullEvent(kind, written_by(params), now_us, payload, key=key)])
+            return rejection(record, payload, refused, written_by(params), now_us, key)
+        return Change(record, [PullEvent(RECEIVED, written_by(params), now_us, payload, key=key)])
 
     return decide
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
 import orjson
 
-from towline.core.commands import COMMANDS, Parsed, parse
+from towline.core.commands import COMMANDS, Command, Parsed, parse
 from towline.core.events import Actor, Commented
 from towline.core.ids import job_id
 from towline.core.snapshot import PullRef
@@ -23,10 +23,18 @@ from towline.core.sweep_policy import TowPolicy
 from towline.core.towing import is_person
 from towline.errors import Rejected
 from towline.flow.bridge_failures import MOST_ATTEMPTS
-from towline.flow.bridge_routes import Answers, CommandSource, NotNow, Ordered, UnknownPull
+from towline.flow.bridge_routes import (
+    Answers,
+    CommandSource,
+    NotNow,
+    Ordered,
+    UnknownPull,
+    rejection,
+)
+from towline.flow.credentials import NoCredentials, lacking
 from towline.ports.forge import Forge, Permission
 from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.ports.pulls import PullStore
+from towline.ports.pulls import Change, PullRecord, PullStore
 
 COMMENT: Final = "comment"
 _AGAIN_AFTER_US: Final = 30_000_000
@@ -68,9 +76,12 @@ class CommentedCommands:
         if not parsed.commands and not nearly:
             return []
         record = await self._store.read(event.repo, event.number)
-        if record is None or record.ref.forge not in self._forges or event.author is None:
+        if record is None or event.author is None:
             return []
         ref, login = record.ref, event.author.login
+        if ref.forge not in self._forges:
+            await self._write_down(ref, parsed, login, event)
+            return []
         if not await self._may(ref, login):
             needed = self._policy.command_permission
             said = f"@{login} may not give commands here: that needs {needed} permission."
@@ -100,11 +111,18 @@ class CommentedCommands:
                     key=f"{event.source} {event.repo} {event.comment_id} {command}",
                     at_us=at_us,
                 )
-            except (NotNow, UnknownPull) as refused:
+            except (NotNow, NoCredentials, UnknownPull) as refused:
                 refusals.append(f"{refused}.")
             else:
                 ordered.append(taken)
         return ordered, refusals
+
+    async def _write_down(self, ref: PullRef, parsed: Parsed, login: str, event: Commented) -> None:
+        """Without credentials nobody can be answered, so the log of the pull request tells."""
+        for command in parsed.commands:
+            why = lacking(command, ref.forge, self._forges)
+            if why is not None:
+                await self._store.change(ref, _refusing(command, why, login, event))
 
     async def _may(self, ref: PullRef, login: str) -> bool:
         try:
@@ -127,6 +145,24 @@ class CommentedCommands:
             await self._forges[ref.forge].react(ref, event.comment_id, content)
         except Rejected:
             return
+
+
+def _refusing(
+    command: Command, why: str, login: str, event: Commented
+) -> Callable[[PullRecord | None, int], Change | None]:
+    def decide(record: PullRecord | None, now_us: int) -> Change | None:
+        if record is None:
+            return None
+        told = {
+            "command": command,
+            "source": "pr-comment",
+            "requested_by": login,
+            "state": record.state,
+        }
+        key = f"refused {event.source} {event.repo} {event.comment_id} {command}"
+        return rejection(record, told, why, "command-queue", now_us, key)
+
+    return decide
 
 
 def asked_again(event: Commented, at_us: int) -> NewJob:

@@ -11,11 +11,13 @@ from towline.core.lifecycle import TERMINAL
 from towline.core.remedies import OUTCOME, REMEDIES
 from towline.core.snapshot import PullRef
 from towline.errors import Conflict, Rejected
+from towline.flow.credentials import no_credentials
 from towline.flow.remediate_records import Order, closing, entered
 from towline.ports.forge import Forge
-from towline.ports.pulls import Change, PullEvent, PullRecord, PullStore
+from towline.ports.pulls import Change, EventSource, PullEvent, PullRecord, PullStore
 
 ABANDONED = "ABANDONED"
+REJECTED = "COMMAND_REJECTED"
 _log = logging.getLogger("towline.tow")
 
 
@@ -68,10 +70,28 @@ class Answers:
             await self.say(ref, text, marker or f"answer:{params['root']}")
 
     async def say(self, ref: PullRef, text: str, marker: str) -> None:
+        forge = self._forges.get(ref.forge)
+        if forge is None:
+            missing = {"repo": ref.repo, "error": no_credentials(ref.forge)}
+            _log.warning("comment_impossible", extra=missing)
+            return
         try:
-            await self._forges[ref.forge].comment(ref, text, marker)
+            await forge.comment(ref, text, marker)
         except Rejected as refused:
             _log.warning("comment_refused", extra={"repo": ref.repo, "error": str(refused)})
+
+
+def rejection(
+    record: PullRecord,
+    command: Mapping[str, object],
+    reason: str,
+    source: EventSource,
+    now_us: int,
+    key: str,
+) -> Change:
+    """A command that was refused, in the log of its pull request."""
+    payload = {**command, "reason": reason}
+    return Change(record, [PullEvent(REJECTED, source, now_us, payload, key=key)])
 
 
 def order_id(params: Mapping[str, Any]) -> str:

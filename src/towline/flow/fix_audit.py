@@ -18,6 +18,7 @@ from towline.core.fix_start import audited
 from towline.core.fixrun import Advisory, FixRules
 from towline.core.ids import job_id
 from towline.errors import Definitive, Transient
+from towline.flow.credentials import no_credentials
 from towline.flow.fix_metrics import AUDITS
 from towline.flow.fix_start import FixStarter
 from towline.ports.forge import Publisher
@@ -107,7 +108,7 @@ class AuditHandler:
     async def _found(self, forge: str, repo: str) -> tuple[str, Sequence[Advisory]]:
         publisher = self._publishers.get(forge)
         if publisher is None:
-            raise Definitive(f"there are no credentials for {forge}")
+            raise Definitive(no_credentials(forge))
         base = await publisher.default_branch(repo)
         async with self._repositories.open(forge, repo, base) as workspace:
             try:

@@ -12,6 +12,7 @@ from towline.core.fix_start import check_of
 from towline.core.fixrun import Errand
 from towline.core.snapshot import PullRef
 from towline.errors import Definitive, Rejected
+from towline.flow.credentials import no_credentials
 from towline.flow.fix_metrics import PR_SKIPPED
 from towline.flow.fix_stages import Attempt, Locks, StageEnd, held
 from towline.flow.publish import look_beside
@@ -78,14 +79,14 @@ class Planner:
         if not errand.base_ref:
             publisher = self._publishers.get(errand.forge)
             if publisher is None:
-                raise Definitive(f"there are no credentials for {errand.forge}")
+                raise Definitive(no_credentials(errand.forge))
             errand = replace(errand, base_ref=await publisher.default_branch(errand.repo))
         return errand
 
     async def _of_pull(self, errand: Errand, number: int) -> Errand:
         forge = self._forges.get(errand.forge)
         if forge is None:
-            raise Definitive(f"there are no credentials for {errand.forge}")
+            raise Definitive(no_credentials(errand.forge))
         if errand.cause == "request":
             login = errand.requested_by or ""
             role = await forge.permission(errand.repo, login)

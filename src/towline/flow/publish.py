@@ -29,6 +29,7 @@ from towline.core.fixrun import (
 )
 from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Definitive, LeaseLost, LockTimeout, Transient
+from towline.flow.credentials import no_credentials
 from towline.flow.fix_metrics import PR_SKIPPED
 from towline.flow.fix_stages import Attempt, Hold, Locks, StageEnd
 from towline.ports.clock import Clock
@@ -122,7 +123,7 @@ class Publishing:
         errand, run = attempt.errand, attempt.run
         publisher = self._publishers.get(errand.forge)
         if publisher is None:
-            raise Definitive(f"there are no credentials for {errand.forge}")
+            raise Definitive(no_credentials(errand.forge))
         pushed = await self._repositories.push(workspace, run.branch, commit)
         if beside is not None:
             await self._intend(attempt, beside)

@@ -26,6 +26,7 @@ from towline.core.sweep_policy import RepoPolicy, TowPolicy
 from towline.core.tracking import Entry, decide
 from towline.errors import Rejected, Unavailable
 from towline.flow import remediate_records as records
+from towline.flow.credentials import no_credentials
 from towline.flow.pokes import Errand, Poke, Poker
 from towline.flow.remediate_closing import Closer
 from towline.flow.remediate_records import BY_SWEEP, Ending, Order, Outcome, Remedied
@@ -71,8 +72,11 @@ class Remediator:
     async def act(self, ref: PullRef, order: Order, sight: Snapshot | None = None) -> Remedied:
         """All steps but the observing: `pending` if it was made."""
         began = self._clock.monotonic() if sight is None else None
+        forge = self._forges.get(ref.forge)
+        if forge is None:
+            return Remedied("failed", no_credentials(ref.forge))
         try:
-            sight = sight or (await self._forges[ref.forge].look([ref])).get(ref)
+            sight = sight or (await forge.look([ref])).get(ref)
         except Unavailable as trouble:
             return Remedied("limited" if asks_to_wait(trouble) else "unavailable", str(trouble))
         if sight is None:

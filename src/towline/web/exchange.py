@@ -136,7 +136,8 @@ def endpoint_of(scope: Scope) -> str:
 
 def path_of(scope: Scope) -> str:
     """The whole path; some servers leave out the part under which the app is mounted."""
-    root, path = scope.get("root_path", ""), scope["path"]
+    root: str = scope.get("root_path", "")
+    path: str = scope["path"]
     return path if path.startswith(root) else root + path
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
 
 from towline.errors import TowlineError
-from towline.flow.bridge import NotNow, UnknownCommand, UnknownPull
+from towline.flow.bridge import NoCredentials, NotNow, UnknownCommand, UnknownPull
 from towline.ports.pulls import PullRecord, PullStore
 from towline.web.answers import Problem
 from towline.web.auth import Principal
@@ -52,6 +53,16 @@ _UNKNOWN: Final = ("unknown_pull", "unknown_repo")
 _REFUSALS: Final = documented(
     400, 408, 413, *_UNKNOWN, "ambiguous", "not_now", 422, "unknown_command", "too_many"
 )
+
+
+async def _command_for(request: Request, tow: TheTow, number: Number) -> CommandBody:
+    """The body; one that is wrong is told after a pull request that is not there."""
+    try:
+        return await _command(request)
+    except (Problem, RequestValidationError):
+        place = request.path_params
+        await _found(tow.pulls, place.get("repo") or "{owner}/{name}".format_map(place), number)
+        raise
 
 
 @router.get("/prs", summary="List pull requests", responses=documented("unknown_repo", "ambiguous"))
@@ -152,11 +163,14 @@ async def order(
     owner: Owner,
     name: Name,
     number: Number,
-    body: Annotated[CommandBody, Depends(_command)],
+    body: Annotated[CommandBody, Depends(_command_for)],
 ) -> CommandAccepted:
-    """Queue a command; 409 `not_now` where the state does not allow it."""
-    repo = f"{owner}/{name}"
-    return await _order(control, tow, commander, repo, number, body.command)
+    """Queue a command.
+
+    409 `not_now` where the state does not allow it, and `no_credentials` without a token for the
+    forge; `detail` names the setting.
+    """
+    return await give_order(control, tow, commander, f"{owner}/{name}", number, body.command)
 
 
 @router.post("/pr/{repo:path}/{number}/command", status_code=202, include_in_schema=False)
@@ -166,10 +180,10 @@ async def order_by_any_name(
     commander: Commander,
     repo: Repo,
     number: Number,
-    body: Annotated[CommandBody, Depends(_command)],
+    body: Annotated[CommandBody, Depends(_command_for)],
 ) -> CommandAccepted:
     """The same by a bare name, or by one with nested groups."""
-    return await _order(control, tow, commander, repo, number, body.command)
+    return await give_order(control, tow, commander, repo, number, body.command)
 
 
 @router.get(
@@ -210,7 +224,7 @@ async def _found(pulls: PullStore, name: str, number: int) -> PullRecord:
     return record
 
 
-async def _order(
+async def give_order(
     control: Control,
     tow: Tow,
     commander: Principal,
@@ -218,6 +232,7 @@ async def _order(
     number: int,
     command: str,
 ) -> CommandAccepted:
+    """For the API and the dashboard alike; a refusal is a `Problem`."""
     try:
         repo = await full_name(tow.pulls, name)
         ordered = await tow.orders.order(
@@ -291,7 +306,7 @@ def _item(found: OrderedOrNot) -> BatchItem:
     name = f"{found.repo}#{found.number}"
     if found.job_id is not None:
         return BatchItem(pr=name, status="accepted", job_id=found.job_id)
-    code = "not_now" if found.error == "not_now" else "unknown_pull"
+    code = "unknown_pull" if found.error == "not_found" else found.error
     return BatchItem(pr=name, status="refused", code=code, detail=found.reason)
 
 
@@ -319,6 +334,7 @@ _KINDS: Final[tuple[tuple[type[TowlineError], int, str], ...]] = (
     (UnknownCommand, 422, "unknown_command"),
     (UnknownPull, 404, "unknown_pull"),
     (NotNow, 409, "not_now"),
+    (NoCredentials, 409, "no_credentials"),
     (NoSuchRepo, 404, "unknown_repo"),
     (BadCursor, 422, "invalid_request"),
 )

@@ -25,8 +25,8 @@ from towline.web.dashboard.pages import HOME, pull_path
 from towline.web.dashboard.pull_view import pull_page
 from towline.web.dashboard.visits import Form, Visit, action, page, went
 from towline.web.fleet import full_name, story_of
-from towline.web.pull_models import LONGEST_NAME, CommandBody, ResetBody
-from towline.web.pull_routes import order_by_any_name
+from towline.web.pull_models import LONGEST_NAME, ResetBody
+from towline.web.pull_routes import give_order
 from towline.web.reconciler_routes import reset_breakers
 
 _FILTERS: Final = ("repo", "state", "stale", "rule", "search")
@@ -79,10 +79,9 @@ async def pull(visit: Visit) -> Response:
 async def command(visit: Visit, form: Form) -> Response:
     """The same as the API's: 409 where the state does not allow it."""
     record = await _record(visit)
-    body = CommandBody(command=form.get("command", "")[:LONGEST_NAME] or "none")
-    await order_by_any_name(
-        visit.control, visit.tow, visit.principal, record.ref.repo, record.ref.number, body
-    )
+    order = form.get("command", "")[:LONGEST_NAME]
+    ref = record.ref
+    await give_order(visit.control, visit.tow, visit.principal, ref.repo, ref.number, order)
     return went(pull_path(record.ref), "ordered")
 
 
