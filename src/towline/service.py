@@ -64,6 +64,7 @@ from towline.web.dashboard.farewell import Farewell
 from towline.web.hooks import HookLimits, Hooks
 from towline.web.hosts import Hosts
 from towline.web.readiness import Readiness
+from towline.web.repeatable import Ledger, RepeatableWrites
 from towline.wiring import Backend, backend_for, backend_over, database_for
 
 if TYPE_CHECKING:
@@ -144,6 +145,12 @@ class Service:
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
         self._hook_log = hook_log_of(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
+        kept = settings.idempotency
+        self._ledger = Ledger(
+            backend_over(self.database, self.clock),
+            _us(kept.ttl_sec), _us(kept.lock_ttl_sec), kept.store_max_items, self.audit,
+        )  # fmt: skip
+        self.writes = RepeatableWrites(self._ledger, self.keyring)
         self.hooks = Hooks(self.ingest, _hook_limits(settings))
         self.ready = self._readiness()
         self.farewell = Farewell()
@@ -226,6 +233,7 @@ class Service:
         """Finish what is in hand, give back the rest, and let the next leader in."""
         if self._worker is not None:
             await self._worker.stop(self.settings.worker.drain_seconds)
+        await self.writes.aclose()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -239,6 +247,7 @@ class Service:
         await self.fix.aclose()
         await self.tow.outside.aclose()
         await self._state.aclose()
+        await self._ledger.aclose()
         await self.database.aclose()
 
     def failures(self) -> list[BaseException]:
@@ -287,12 +296,14 @@ class Service:
         )
         meters = plain(SqlRates(self.database).sweep)
         leases = plain(self._state.leases.sweep)
+        writes = plain(self._ledger.sweep)
         chores = [
             Chore("reap", 1.0, reaper.reap),
             Chore("measure", 5.0, reaper.measure),
             Chore("schedules", 1.0, self._schedules.tick),
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
+            Chore("tidy repeatable writes", 10.0, Pruning({"writes": writes}).run),
             Chore("tidy meters", 600.0, Pruning({"meters": meters, "leases": leases}).run),
             *self.tow.chores(),
             *self.fix.chores(),

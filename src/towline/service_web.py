@@ -12,7 +12,8 @@ from towline.web.control import create_control_app
 from towline.web.dashboard.desk import Desk
 from towline.web.data_plane_docs import FRAGMENT
 from towline.web.gateway import PROBES, Gateway, ProbesOnly
-from towline.web.mesh import Mesh
+from towline.web.json_body import MOST_BYTES
+from towline.web.mesh import Mesh, is_of_workers
 from towline.web.openapi import document_of
 from towline.web.run_routes import Runs
 from towline.web.tow_access import Tow
@@ -53,7 +54,10 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
             strip,
         ),
     )
+    writes = service.writes
+    work = writes.around(mesh, is_of_workers, settings.mesh.max_body_bytes)
+    api = writes.around(control, "/api/*", MOST_BYTES)
     if not alone:
-        return Gateway(service.hooks, mesh, control), control
+        return Gateway(service.hooks, work, api), api
     probes = ProbesOnly(control, document_of(control, PROBES, FRAGMENT))
-    return Gateway(service.hooks, mesh, probes), control
+    return Gateway(service.hooks, work, probes), api

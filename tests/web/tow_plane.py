@@ -55,9 +55,10 @@ class TowPlane(Plane):
         backend = backend_over(self.database, self.clock)
         self.documents = backend.documents
         self.rig = Rig(self.database, self.clock)
+        self.forges = {"github": self.rig.forge}
         self.bridge = Bridge(
-            self.pulls, self.jobs, {}, self.rig.remediator, backend.rates, self.policy, self.clock,
-            self.rings,
+            self.pulls, self.jobs, self.forges, self.rig.remediator, backend.rates, self.policy,
+            self.clock, self.rings,
         )  # fmt: skip
         self.board = self.another_board()
 

@@ -176,9 +176,18 @@ class Bridge:
         return {"ordered": [one.job_id for one in ordered]}
 
     async def batch(
-        self, refs: Sequence[tuple[str, int]], command: str, requested_by: str
+        self,
+        refs: Sequence[tuple[str, int]],
+        command: str,
+        requested_by: str,
+        *,
+        key: str | None = None,
+        at_us: int | None = None,
     ) -> list[BatchResult]:
-        """One command for many, spread at the pace that the bot behind it is allowed."""
+        """One command for many, spread at the pace that the bot behind it is allowed.
+
+        With the same `key` and `at_us` the same jobs are queued.
+        """
         known = known_command(command)
         interval_us = _MINUTE_US // self._policy.command_rate_per_minute
         queued: dict[str, int] = {}
@@ -192,6 +201,7 @@ class Bridge:
                 ordered = await self.order(
                     repo, number, known,
                     source="admin-api", requested_by=requested_by, delay_us=delay_us,
+                    key=None if key is None else f"{key} {repo}#{number}", at_us=at_us,
                 )  # fmt: skip
             except UnknownPull as unknown:
                 results.append(BatchResult(repo, number, None, "not_found", str(unknown)))

@@ -101,13 +101,18 @@ class Submit:
 
     # ------------------------------------------------------------------ clients
 
-    async def submit(self, client: str, submission: Submission) -> Receipt:
-        """Take a request in, or tell how the one stands that has its key."""
+    async def submit(self, client: str, submission: Submission, owner: str = "") -> Receipt:
+        """Take a request in, or tell how the one stands that has its key.
+
+        `owner` keeps the keys of clients apart that have the same name.
+        """
         await self._load.refresh()
         pressure = self._load.pressure()
         self._load.queued.under_way += 1
         try:
-            told = await self._propose(self._proposal(client, submission), pressure != "full")
+            told = await self._propose(
+                self._proposal(client, submission, owner), pressure != "full"
+            )
         finally:
             self._load.queued.under_way -= 1
         if told.outcome == "accepted":
@@ -116,7 +121,7 @@ class Submit:
         self._tell(receipt, told, client, submission)
         return receipt
 
-    def _proposal(self, client: str, submission: Submission) -> Proposal:
+    def _proposal(self, client: str, submission: Submission, owner: str) -> Proposal:
         now_us, dice = self._clock.now_us(), secrets.token_bytes(8)
         job = NewJob(
             job_id(now_us, dice),
@@ -126,6 +131,8 @@ class Submit:
             max_attempts=self.policy.max_attempts,
         )
         key = submission.key if self.policy.dedup else None
+        if key is not None and owner:
+            key = f"{owner} {key}"
         return Proposal(
             client,
             key,

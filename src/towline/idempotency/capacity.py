@@ -40,11 +40,13 @@ class Capacity:
         max_items: int,
         meter: IdempotencyMeter,
         background: Background,
+        measured: Callable[[int], object] = STORE_SIZE.set,
     ) -> None:
         self.max_items = max_items
         self._records = records
         self._meter = meter
         self._background = background
+        self._measured = measured
         self._stride = max(1, max_items // 100)
         self._look_early_at = self._stride // 2 if self._stride >= _WORTHWHILE else -1
         self._admitted_unseen = 0
@@ -90,5 +92,5 @@ class Capacity:
 
     async def measure(self) -> int:
         size = await self._records.size()
-        STORE_SIZE.set(size)
+        self._measured(size)
         return size

@@ -37,7 +37,7 @@ from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_re
 from towline.ports.clock import Clock
 from towline.ports.mailbox import Mailbox
 from towline.ports.records import RecordStore
-from towline.telemetry import Audit, IdempotencyMeter, audit_to_log
+from towline.telemetry import STORE_SIZE, Audit, IdempotencyMeter, audit_to_log
 
 _SAFETY_POLL_SECONDS = 1.0
 _BUSY_POLL_SECONDS = 0.05
@@ -62,6 +62,7 @@ class IdempotencyService:
         max_items: int,
         audit: Audit = audit_to_log,
         digest_key: bytes | None = None,
+        measured: Callable[[int], object] = STORE_SIZE.set,
     ) -> None:
         self.policy = policy
         self._records = records
@@ -71,7 +72,7 @@ class IdempotencyService:
         self._audit = audit
         self._meter = IdempotencyMeter()
         self._background = Background()
-        self._capacity = Capacity(records, max_items, self._meter, self._background)
+        self._capacity = Capacity(records, max_items, self._meter, self._background, measured)
         self._ledger = Ledger(records, mailbox, clock, policy, self._capacity, audit, digest_key)
 
     # ------------------------------------------------------------------ claiming

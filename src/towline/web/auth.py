@@ -90,14 +90,18 @@ class Keyring:
 
     async def check(self, headers: Iterable[tuple[bytes, bytes]], scope: str) -> Principal:
         """Who is asking, if they may; else a `Problem`. `headers` are those of ASGI."""
-        text = _key_in(headers)
-        digest = digest_of(text)
-        principal = self._among_given(digest) or await self._among_stored(text, digest)
+        principal = await self.identify(headers)
         if not allows(principal.scopes, scope):
             _log.info("key %s lacks the scope %s", principal.id, scope)
             held = ", ".join(sorted(principal.scopes))
             raise Problem(403, "forbidden", f"this needs the scope {scope}; the key has {held}")
         return principal
+
+    async def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> Principal:
+        """Who is asking, whatever they may do; else a `Problem`."""
+        text = _key_in(headers)
+        digest = digest_of(text)
+        return self._among_given(digest) or await self._among_stored(text, digest)
 
     async def standing(self, principal_id: str) -> Standing | None:
         """Whose key this is and what it may do now; None if it is revoked, changed away or unknown.

@@ -19,6 +19,9 @@ LONGEST_KEY: Final = 255
 LONGEST_TENANT: Final = 512
 LONGEST_RETRY_AFTER: Final = 5
 
+KEY_HEADERS: Final = ("Idempotency-Key", "X-Idempotency-Key", "X-Request-ID")
+"""Of our own service; the first one that is there counts."""
+
 _KEY: Final = re.compile(f"[ -~]{{1,{LONGEST_KEY}}}")
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")

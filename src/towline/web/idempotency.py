@@ -148,12 +148,16 @@ class IdempotencyMiddleware:
         self._unfinished: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] in self._methods and self._is_guarded(scope):
+        if scope["type"] == "http" and self.guards(scope):
             await self._guard(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         else:
             await self.app(scope, receive, send)
+
+    def guards(self, scope: Scope) -> bool:
+        """Whether a key means anything on this request."""
+        return scope["method"] in self._methods and self._is_guarded(scope)
 
     # ------------------------------------------------------------------ one request
 

@@ -39,6 +39,7 @@ from towline.web.answers import (
     messages,
     read_body,
 )
+from towline.web.exchange import KEY_HEADERS, key_of
 
 _RETRY_SECONDS: Final = 5.0
 _READ_ON_THE_LOOP: Final = 65_536
@@ -48,8 +49,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _REQUEST: Final = re.compile(r"/mesh/requests/([A-Za-z0-9_-]{1,64})")
 _JOB: Final = re.compile(r"/mesh/jobs/([A-Za-z0-9_-]{1,64})/(heartbeat|complete|fail)")
 
+_KEY_HEADERS: Final = [name.lower().encode() for name in KEY_HEADERS]
+
 _log = logging.getLogger("towline.mesh")
 T = TypeVar("T")
+
+
+def is_of_workers(scope: Scope) -> bool:
+    """All but the submission, whose key is stored together with the request and its job."""
+    path: str = scope["path"]
+    return path.startswith("/mesh/") and path != "/mesh/submit_request"
 
 
 class Client(Protocol):
@@ -70,6 +79,8 @@ class Keys(Protocol):
 
 class _Call(NamedTuple):
     client: str
+    owner: str
+    """The API key itself, to which idempotency keys belong."""
     subject: str
     """The id in the path."""
     scope: Scope
@@ -128,7 +139,7 @@ class Mesh:
             problem.headers.append((b"allow", route.method.encode()))
             raise problem
         client = await self._keys.check(scope["headers"], route.needs)
-        call = _Call(client.name or client.id, route.subject, scope, receive)
+        call = _Call(client.name or client.id, client.id, route.subject, scope, receive)
         try:
             return await route.handler(call)
         except TowlineError as error:
@@ -152,13 +163,16 @@ class Mesh:
     # ------------------------------------------------------------------ clients
 
     async def _submit_request(self, call: _Call) -> list[Message]:
+        sent = key_of(call.scope, _KEY_HEADERS)
         submission = await self._read(call, read_submission)
-        receipt = await self._submit.submit(call.client, submission)
+        if submission.key is None and sent is not None:
+            submission = submission._replace(key=sent)
+        receipt = await self._submit.submit(call.client, submission, call.owner)
         if receipt.status == "collision":
             raise Problem(
                 409,
                 "key_collision",
-                "this idempotency_key was used before with another kind or other params",
+                "this idempotency key was used before with another kind or other params",
                 ok=False,
                 request_id=receipt.request_id,
             )

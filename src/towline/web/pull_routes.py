@@ -44,6 +44,7 @@ from towline.web.pull_models import (
     pull_out,
     pull_status,
 )
+from towline.web.repeatable import Again, same_again
 from towline.web.tow_access import OrderedOrNot, TheTow, Tow
 
 router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
@@ -128,6 +129,7 @@ async def list_stale(
     openapi_extra=_batch.described,
 )
 async def order_for_many(
+    request: Request,
     control: TheControl,
     tow: TheTow,
     commander: Commander,
@@ -137,7 +139,8 @@ async def order_for_many(
     if (body.prs is None) == (body.filter is None):
         raise Problem(422, "invalid_request", "body: give either prs or filter")
     names = body.prs if body.filter is None else await _matching(control, tow, body.filter)
-    results = await _ordered(tow, commander, list(dict.fromkeys(names or ())), body.command)
+    again = await same_again(request.scope)
+    results = await _ordered(tow, commander, list(dict.fromkeys(names or ())), body.command, again)
     accepted = sum(result.status == "accepted" for result in results)
     control.audit(
         "COMMANDS_ORDERED", by=_name_of(commander), key=commander.id, command=body.command,
@@ -157,6 +160,7 @@ async def order_for_many(
     openapi_extra=_command.described,
 )
 async def order(
+    request: Request,
     control: TheControl,
     tow: TheTow,
     commander: Commander,
@@ -170,11 +174,14 @@ async def order(
     409 `not_now` where the state does not allow it, and `no_credentials` without a token for the
     forge; `detail` names the setting.
     """
-    return await give_order(control, tow, commander, f"{owner}/{name}", number, body.command)
+    repo = f"{owner}/{name}"
+    again = await same_again(request.scope)
+    return await give_order(control, tow, commander, repo, number, body.command, again)
 
 
 @router.post("/pr/{repo:path}/{number}/command", status_code=202, include_in_schema=False)
 async def order_by_any_name(
+    request: Request,
     control: TheControl,
     tow: TheTow,
     commander: Commander,
@@ -183,7 +190,8 @@ async def order_by_any_name(
     body: Annotated[CommandBody, Depends(_command_for)],
 ) -> CommandAccepted:
     """The same by a bare name, or by one with nested groups."""
-    return await give_order(control, tow, commander, repo, number, body.command)
+    again = await same_again(request.scope)
+    return await give_order(control, tow, commander, repo, number, body.command, again)
 
 
 @router.get(
@@ -231,6 +239,7 @@ async def give_order(
     name: str,
     number: int,
     command: str,
+    again: Again | None = None,
 ) -> CommandAccepted:
     """For the API and the dashboard alike; a refusal is a `Problem`."""
     try:
@@ -241,6 +250,7 @@ async def give_order(
             command,
             source="admin-api",
             requested_by=_name_of(commander),
+            **(again._asdict() if again is not None else {}),
         )
     except TowlineError as error:
         raise refusal_of(error) from None
@@ -274,7 +284,7 @@ async def _matching(control: Control, tow: Tow, given: PullFilter) -> list[str]:
 
 
 async def _ordered(
-    tow: Tow, commander: Principal, names: list[str], command: str
+    tow: Tow, commander: Principal, names: list[str], command: str, again: Again | None
 ) -> list[BatchItem]:
     """Names that stand for nothing are refused here, the rest is ordered together, once each."""
     results: dict[str | tuple[str, int], BatchItem | None] = {}
@@ -285,7 +295,12 @@ async def _ordered(
             results[name] = _refused(name, problem)
     refs = [ref for ref in results if isinstance(ref, tuple)]
     try:
-        found = await tow.orders.batch(refs, command, _name_of(commander))
+        found = await tow.orders.batch(
+            refs,
+            command,
+            _name_of(commander),
+            **(again._asdict() if again is not None else {}),
+        )
     except TowlineError as error:
         raise refusal_of(error) from None
     results |= zip(refs, map(_item, found), strict=True)

@@ -81,14 +81,18 @@ def _opener(
     url: str | Redis | None, max_body_bytes: int, options: StoreOptions
 ) -> Callable[[], Opening[Idempotency]]:
     """What opens the store; tried out at once, as that checks the options and needs no server."""
-    room = _WORST_ESCAPING * max_body_bytes + _ROOM_FOR_HEADERS
 
     def opener() -> Opening[Idempotency]:
-        return Idempotency.open(url or "", max_cached_bytes=room, **options)
+        return Idempotency.open(url or "", max_cached_bytes=room_for(max_body_bytes), **options)
 
     if url is not None:
         opener()
     return opener
+
+
+def room_for(max_body_bytes: int) -> int:
+    """What a store must hold for an answer with a body of this size."""
+    return _WORST_ESCAPING * max_body_bytes + _ROOM_FOR_HEADERS
 
 
 async def _open(make: Callable[[], Opening[Idempotency]]) -> Idempotency:

@@ -59,12 +59,22 @@ class Orders(Protocol):
         *,
         source: Literal["admin-api"],
         requested_by: str,
-    ) -> Ordered: ...
+        key: str | None = None,
+        at_us: int | None = None,
+    ) -> Ordered:
+        """With the same `key` and `at_us` it is the same job."""
+        ...
 
     async def batch(
-        self, refs: Sequence[tuple[str, int]], command: str, requested_by: str
+        self,
+        refs: Sequence[tuple[str, int]],
+        command: str,
+        requested_by: str,
+        *,
+        key: str | None = None,
+        at_us: int | None = None,
     ) -> Sequence[OrderedOrNot]:
-        """In the order given, at a pace that overruns nobody."""
+        """In the order given, at a pace that overruns nobody; `key` is that of the whole batch."""
         ...
 
 
