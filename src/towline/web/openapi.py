@@ -15,6 +15,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
+from towline.web.exchange import KEY_HEADERS, LONGEST_KEY
+from towline.web.problem_docs import extended
+
 PROBLEM_TYPE: Final = "application/problem+json"
 _COMPONENTS: Final = "#/components/schemas/"
 _NAMES: Final[Mapping[str, str]] = {"HTTPBearer": "bearer_key", "APIKeyHeader": "header_key"}
@@ -29,6 +32,20 @@ _TAGS: Final[Mapping[str, str]] = {
     "webhooks": "Deliveries from forges, CI systems and chat, each signed by its sender.",
 }
 _Json = dict[str, Any]
+_REPEATABLE: Final = ("/api/", "/mesh/")
+_KEY_PARAMETERS: Final[Sequence[_Json]] = [
+    {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": (
+            "A retry with the same key gets the first answer, with `Idempotent-Replayed: true`."
+            " Of several such headers, the first in this list counts."
+        ),
+        "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
+    }
+    for name in KEY_HEADERS
+]
 
 
 def operation_id(route: APIRoute) -> str:
@@ -69,6 +86,7 @@ def complete(document: _Json, beside: Mapping[str, Any]) -> _Json:
     schemes |= added.get("components", {}).get("securitySchemes", {})
     for operation in operations_of(document):
         _settle(operation, schemas)
+    _describe_repeats(document)
     _name_security(document)
     _drop_unused(document)
     used = {tag for operation in operations_of(document) for tag in operation.get("tags", ())}
@@ -110,6 +128,19 @@ def _settle(operation: _Json, schemas: _Json) -> None:
             response["content"] = content = {PROBLEM_TYPE: media}
         _hoist(content, schemas)
     _hoist(operation.get("requestBody", {}).get("content", {}), schemas)
+
+
+def _describe_repeats(document: _Json) -> None:
+    """Every write but a webhook takes a key, and a retry with it gets the first answer."""
+    for path, item in document["paths"].items():
+        if not path.startswith(_REPEATABLE):
+            continue
+        for method in item.keys() & {"post", "delete"}:
+            operation = item[method]
+            operation["parameters"] = [*operation.get("parameters", ()), *_KEY_PARAMETERS]
+            operation["responses"] = extended(
+                operation["responses"], "key_invalid", "in_flight", "key_collision"
+            )
 
 
 def _hoist(content: _Json, schemas: _Json) -> None:

@@ -45,6 +45,7 @@ _CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "conflict": "something else holds or used it",
         "ambiguous": "several things have this name",
         "not_now": "the state does not allow it",
+        "no_credentials": "there is no token for the forge that the command needs",
         "not_blocked": "the fix run is not blocked",
         "in_flight": "it waits or runs already",
         "key_collision": "the idempotency key was used with another body",
@@ -117,6 +118,16 @@ def described(*what: int | str) -> dict[str, Any]:
         }
         for status, codes in sorted(_by_status(what).items())
     }
+
+
+def extended(responses: Mapping[str, Any], *what: int | str) -> dict[str, Any]:
+    """These responses in plain OpenAPI, with further statuses and codes."""
+    declared: dict[str, Any] = dict(responses)
+    for status, codes in _by_status(what).items():
+        known = declared.get(str(status), {}).get(CODES_MEMBER, ())
+        added = described(*dict.fromkeys((*known, *codes)))
+        declared |= added
+    return dict(sorted(declared.items()))
 
 
 def _by_status(what: Iterable[int | str]) -> dict[int, list[str]]:

@@ -52,8 +52,9 @@ _command = JsonBody(CommandBody)
 _batch = JsonBody(BatchBody)
 _UNKNOWN: Final = ("unknown_pull", "unknown_repo")
 _REFUSALS: Final = documented(
-    400, 408, 413, *_UNKNOWN, "ambiguous", "not_now", 422, "unknown_command", "too_many"
-)
+    400, 408, 413, *_UNKNOWN, "ambiguous", "not_now", "no_credentials", 422, "unknown_command",
+    "too_many",
+)  # fmt: skip
 
 
 async def _command_for(request: Request, tow: TheTow, number: Number) -> CommandBody:
