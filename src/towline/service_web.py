@@ -56,8 +56,8 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
     )
     writes = service.writes
     work = writes.around(mesh, is_of_workers, settings.mesh.max_body_bytes)
-    api = writes.around(control, "/api/*", MOST_BYTES)
+    control.add_middleware(writes.around, routes="/api/*", max_body_bytes=MOST_BYTES)
     if not alone:
-        return Gateway(service.hooks, work, api), api
+        return Gateway(service.hooks, work, control), control
     probes = ProbesOnly(control, document_of(control, PROBES, FRAGMENT))
-    return Gateway(service.hooks, work, probes), api
+    return Gateway(service.hooks, work, probes), control
