@@ -79,5 +79,9 @@ class Definitive(TowlineError):
     """Raised by a handler to say that trying again is useless: stored and replayed."""
 
 
+class NotIsolated(Definitive):
+    """This machine cannot isolate the code of repositories, so none of it was run."""
+
+
 class Exhausted(Definitive):
     """The key failed as often as it may; the last error is replayed."""

@@ -208,6 +208,7 @@ class Service:
         if self._broker is None or not serving:
             self._worker = self._make_worker()
             self._keep(self._worker.run())
+            self._keep(self.fix.look_at_machine())
         self._keep(self._upkeep().run())
 
     def _make_worker(self) -> Worker:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from towline.coordination.locks import LockService
 from towline.core.events import Event
@@ -28,14 +30,14 @@ from towline.ports.clock import Clock
 from towline.ports.forge import Publisher
 from towline.ports.inbox import Stored
 from towline.ports.jobs import Claimed, JobStore
-from towline.ports.workspace import Sandbox
-from towline.sandbox.choice import choose_sandbox
+from towline.sandbox.choice import MachineSandbox
 from towline.service_tow import Outside
-from towline.settings import Settings, variables
+from towline.settings import DEFAULT_FILE, Settings, variables
 from towline.settings_fix import FixSettings
 from towline.settings_policy import command_of, fix_rules_of
 from towline.store.runs import SqlRuns
 from towline.store.sql import Database
+from towline.store.sqlite import path_of
 
 _AT_A_TIME = 20
 _REVIVE_SECONDS = 60.0
@@ -64,6 +66,7 @@ class FixService:
         self.store = SqlRuns(database)
         self._starter = FixStarter(self.store, self._rules, clock)
         self._audits = AuditStarter(jobs, self._rules, settings.pipeline.max_attempts)
+        self._sandbox = MachineSandbox(settings.fix.sandbox, own_places(settings))
         self._repositories: GitRepositories | None = None
         self._handler: FixHandler | None = None
         self._auditor: AuditHandler | None = None
@@ -91,6 +94,18 @@ class FixService:
             Chore("revive runs", _REVIVE_SECONDS, self._revive),
         ]
 
+    async def look_at_machine(self) -> None:
+        """Say at the start, and not only in the first run, that fixes are refused here."""
+        if self._rules.repos and (refusal := await self._sandbox.refusal()) is not None:
+            _log.warning("fixes_refused", extra={"reason": refusal})
+        elif self._rules.repos and (warning := self._sandbox.warning) is not None:
+            _log.warning("fixes_not_isolated", extra={"reason": warning})
+
+    def troubles(self) -> list[str]:
+        """What the health page shows of this process."""
+        trouble = self._sandbox.trouble if self._rules.repos else None
+        return [] if trouble is None else [trouble]
+
     async def _fix(self, job: Claimed) -> object:
         return await (await self._made())(job)
 
@@ -110,12 +125,9 @@ class FixService:
 
     async def _made(self) -> FixHandler:
         if self._handler is None:
-            choice = await choose_sandbox(strict=self._settings.fix.strict_sandbox)
-            if self._handler is None:
-                _log.log(logging.WARNING if choice.missing else logging.INFO, choice.reason)
-                parts = self._parts(choice.sandbox)
-                self._auditor = self._audit_handler(parts)
-                self._handler = FixHandler(parts, self._starter, self._rules)
+            parts = self._parts()
+            self._auditor = self._audit_handler(parts)
+            self._handler = FixHandler(parts, self._starter, self._rules)
         return self._handler
 
     def _audit_handler(self, parts: FixParts) -> AuditHandler:
@@ -128,7 +140,7 @@ class FixService:
             parts.sandbox,
         )
 
-    def _parts(self, sandbox: Sandbox) -> FixParts:
+    def _parts(self) -> FixParts:
         fix, forges = self._settings.fix, self._outside.forges
         publishers = _publishers(self._outside)
         author = Author(fix.author_name, fix.author_email)
@@ -149,7 +161,7 @@ class FixService:
             runs=self.store,
             jobs=self._jobs,
             repositories=repositories,
-            sandbox=sandbox,
+            sandbox=self._sandbox,
             locks=self._locks,
             clock=self._clock,
             stages={
@@ -173,6 +185,16 @@ class FixService:
     async def aclose(self) -> None:
         if self._repositories is not None:
             await self._repositories.aclose()
+
+
+def own_places(settings: Settings) -> list[Path]:
+    """What no command of a repository may read, wherever it lies."""
+    places = [Path(DEFAULT_FILE), settings.fix.folder]
+    url = settings.database_url
+    if urlsplit(url).scheme == "sqlite" and (database := path_of(url)) != ":memory:":
+        places.append(Path(database))
+    named = (settings.audit.file, settings.github.app_key_file)
+    return [*places, *(one for one in named if one is not None)]
 
 
 def _publishers(outside: Outside) -> dict[str, Publisher]:

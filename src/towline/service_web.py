@@ -52,6 +52,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
             tow.outside.forges,
             service.farewell,
             strip,
+            service.fix.troubles,
         ),
     )
     writes = service.writes

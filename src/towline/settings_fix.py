@@ -179,8 +179,9 @@ class FixSettings(RepoFixSettings):
     """Who makes the commits."""
     author_email: Name = "towline@localhost"
     """And their address."""
-    strict_sandbox: bool = False
-    """Refuse to start where nothing isolates network, files and processes."""
+    sandbox: Literal["required", "none"] = "required"
+    """`required`: code of a repository runs only where the machine isolates it. `none`: it runs
+    with what isolation there is, also without any."""
     audit_network: bool = False
     """Whether `pip-audit` may use the network."""
     agent: AgentSettings | None = None

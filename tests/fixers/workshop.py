@@ -73,11 +73,14 @@ class Tree:
 class BareSandbox:
     """Runs the command with the environment given and a deadline, and keeps what it was asked."""
 
-    name = "bare"
+    warning: str | None = None
 
     def __init__(self, *answers: Ran) -> None:
         self.asked: list[tuple[tuple[str, ...], Limits, dict[str, str], bytes]] = []
         self._answers = list(answers)
+
+    async def refusal(self) -> str | None:
+        return None
 
     async def run(
         self,

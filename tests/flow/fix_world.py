@@ -177,7 +177,10 @@ class Tidier:
 
 
 class Nowhere:
-    name = "limits"
+    warning: str | None = None
+
+    async def refusal(self) -> str | None:
+        return None
 
     async def run(self, command: Sequence[str], folder: Path, limits: Limits, **more: Any) -> Ran:
         return Ran(0, "")

@@ -92,6 +92,10 @@ BANDIT: Final = Command(name="bandit", argv=("bandit",), seconds=300.0)
 """Stands for the built-in scan, which knows how to read its findings."""
 
 
+WARNING: Final = "warning"
+"""In the output of a stage: what a person should know of how it was run."""
+
+
 class AllowedLine(NamedTuple):
     """A line that looks like a secret and is none, so said by the settings and nobody else."""
 
@@ -141,6 +145,11 @@ class FixPolicy:
     cooldown_seconds: float = 900.0
     patterns: tuple[Pattern, ...] = ()
     """The settings' own readings of logs, asked first."""
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether each run comes to commands that the settings name, whichever fixer it takes."""
+        return self.validation is not None or any(one.argv != BANDIT.argv for one in self.scans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

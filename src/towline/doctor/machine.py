@@ -14,14 +14,15 @@ from typing import Final
 
 from towline.audit import trouble_with
 from towline.core.checkup import Finding, failure, judge_space, ok, one_line, warning
-from towline.errors import TowlineError
+from towline.errors import NotIsolated, TowlineError
 from towline.fixers.loading import GROUP
-from towline.sandbox.choice import choose_sandbox
-from towline.sandbox.limits import EVERYTHING
+from towline.sandbox.choice import INSTALL, choose_sandbox
+from towline.service_fix import own_places
 from towline.settings import Settings, variables
 
+_LONGEST_REFUSAL: Final = 400
+_INSTALL_BWRAP: Final = f"{INSTALL}, and allow user namespaces"
 _INSTALL_GIT: Final = "install git: apt install git, dnf install git or brew install git"
-_INSTALL_BWRAP: Final = "install bubblewrap (apt install bubblewrap) and allow user namespaces"
 
 
 def makes_fixes(settings: Settings) -> bool:
@@ -41,18 +42,24 @@ async def look_at_git(settings: Settings) -> list[Finding]:
 
 
 async def look_at_sandbox(settings: Settings) -> list[Finding]:
-    """Tried out by running `true` in it."""
+    """Tried out by running `true` in it; bubblewrap is what is recommended."""
+    required = settings.fix.sandbox == "required"
     try:
-        choice = await choose_sandbox(strict=settings.fix.strict_sandbox)
-    except TowlineError as error:
-        fix = f"{_INSTALL_BWRAP}, or set fix.strict_sandbox = false"
-        return [failure("sandbox", one_line(str(error)), fix)]
+        choice = await choose_sandbox(required=required, own=own_places(settings))
+    except NotIsolated as refusal:
+        told = one_line(str(refusal), _LONGEST_REFUSAL)
+        if makes_fixes(settings):
+            return [failure("sandbox", f"fix runs are refused: {told}", _INSTALL_BWRAP)]
+        return [ok("sandbox", f"{told}; no fixes are made")]
     told = choice.reason.removeprefix("sandbox: ")
-    holds = getattr(choice.sandbox, "holds", EVERYTHING)
-    if holds >= EVERYTHING:
-        return [ok("sandbox", told)]
-    judged = warning("sandbox", told, _INSTALL_BWRAP)
-    return [judged if makes_fixes(settings) else ok("sandbox", f"{told}; no fixes are made")]
+    if not required:
+        said = f'fix.sandbox is "none": isolation is not required; {told}'
+        return [warning("sandbox", said, 'set fix.sandbox = "required"')]
+    if not makes_fixes(settings):
+        return [ok("sandbox", f"{told}; no fixes are made")]
+    if choice.sandbox.name != "bubblewrap":
+        return [warning("sandbox", told, _INSTALL_BWRAP)]
+    return [ok("sandbox", told)]
 
 
 def look_at_fixers(settings: Settings) -> list[Finding]:

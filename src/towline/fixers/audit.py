@@ -11,7 +11,7 @@ from typing import Final
 from towline.core.fixrun import Advisory, Command
 from towline.core.pip_audit import advisories_in
 from towline.core.requirements_files import exact_pins, is_requirements_file
-from towline.errors import Definitive, Rejected, Transient
+from towline.errors import Definitive, NotIsolated, Rejected, Transient
 from towline.fixers.files import listing, read_text
 from towline.fixers.sandboxed import run_tool
 from towline.ports.workspace import Sandbox, Workspace
@@ -36,6 +36,8 @@ class PipAudit:
             return ()
         try:
             return advisories_in(await audit_report(self._command, pins, sandbox))
+        except NotIsolated:
+            raise  # for good: the next tick asks again
         except (Definitive, Rejected) as failed:
             raise Transient(f"the audit failed: {failed}") from None
 

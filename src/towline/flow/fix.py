@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from towline.core.fixrun import (
+    WARNING,
     FixPolicy,
     FixRules,
     RunRecord,
@@ -24,7 +25,14 @@ from towline.core.fixrun import (
     cooling_us,
     digest_of,
 )
-from towline.errors import Definitive, LeaseLost, LockTimeout, Rejected, Transient
+from towline.errors import (
+    Definitive,
+    LeaseLost,
+    LockTimeout,
+    NotIsolated,
+    Rejected,
+    Transient,
+)
 from towline.flow import fix_metrics as metrics
 from towline.flow.fix_plan import adopt_plan, diff_in
 from towline.flow.fix_stages import Attempt, Locks, StageEnd, StageRunner, held
@@ -39,6 +47,7 @@ PIPELINE_SECONDS: Final = 1200.0
 _LOOK_AGAIN_US: Final = 60_000_000
 _MOST_ROUNDS: Final = 6
 _CHECKS: Final[tuple[Stage, ...]] = ("SAFETY", "SCANS", "VALIDATION")
+_RUN_CODE: Final[frozenset[Stage]] = frozenset({"PATCH", "SCANS", "VALIDATION"})
 _STRANDED_US: Final = 3_600_000_000
 _DEAD_US: Final = 300_000_000
 """With the job of its last attempt dead nobody is at work, but a late call may be on its way."""
@@ -196,6 +205,9 @@ class FixHandler:
             stage, end = await self._through(attempt)
         except (LeaseLost, LockTimeout):
             raise
+        except NotIsolated as refusal:
+            await self._end(attempt.run, attempt.token, "blocked", str(refusal), counted=False)
+            return {"status": "blocked", "reason": str(refusal)}
         except (Transient, TimeoutError, OSError) as trouble:
             return await self._troubled(attempt, trouble)
         except Exception as broken:
@@ -230,8 +242,10 @@ class FixHandler:
             raise LeaseLost(_ELSEWHERE)
         raise Transient(str(trouble)) from trouble
 
-    async def _end(self, run: RunRecord, token: int, state: Any, reason: str | None) -> None:
-        if not await self._runs.finish(run.run_key, token, state, reason):
+    async def _end(
+        self, run: RunRecord, token: int, state: Any, reason: str | None, *, counted: bool = True
+    ) -> None:
+        if not await self._runs.finish(run.run_key, token, state, reason, counted=counted):
             raise LeaseLost(_ELSEWHERE)
         metrics.ENDED.labels(state).inc()
 
@@ -243,6 +257,8 @@ class FixHandler:
             return "PR", await self._was_opened(attempt)
         if (refused := self._refused(attempt)) is not None:
             return refused.stage, StageEnd("refused", refused.reason, log=refused.log)
+        if attempt.policy.runs_code and (why := await attempt.sandbox.refusal()) is not None:
+            raise NotIsolated(why)
         end = await self._stage(attempt, "PLAN")
         if end.outcome != "passed":
             return "PLAN", end
@@ -335,13 +351,13 @@ class FixHandler:
         runner = self._parts.publishing if stage == "PR" else self._parts.stages[stage]
         try:
             end = await runner.run(attempt)
-        except (Definitive, Rejected) as refusal:
-            end = StageEnd("refused", str(refusal))
-        except (Transient, TimeoutError, OSError) as trouble:
+        except (NotIsolated, Transient, TimeoutError, OSError) as trouble:
             end = StageEnd("failed", str(trouble) or type(trouble).__name__)
             if stage != "PR" or not is_under_way(attempt.run):
                 await self._record(attempt, stage, end, started_us)
             raise
+        except (Definitive, Rejected) as refusal:
+            end = StageEnd("refused", str(refusal))
         if end.outcome == "failed":
             await self._record(attempt, stage, end, started_us)
             raise Transient(f"{stage}: {end.reason}")
@@ -355,6 +371,8 @@ class FixHandler:
     async def _record(self, attempt: Attempt, stage: Stage, end: StageEnd, started_us: int) -> None:
         seconds = (self._parts.clock.now_us() - started_us) / 1e6
         run = attempt.run
+        if stage in _RUN_CODE and (warning := attempt.sandbox.warning) is not None:
+            end = end._replace(output={**end.output, WARNING: warning})
         record = StageRecord(
             stage, run.attempt_count, end.outcome, _digest(attempt, stage), end.reason,
             end.output, end.log, started_us, seconds,

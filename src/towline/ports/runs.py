@@ -43,8 +43,19 @@ class RunStore(Protocol):
         ...
 
     async def finish(
-        self, run_key: str, token: int, state: RunState, blocked_reason: str | None = None
-    ) -> bool: ...
+        self,
+        run_key: str,
+        token: int,
+        state: RunState,
+        blocked_reason: str | None = None,
+        *,
+        counted: bool = True,
+    ) -> bool:
+        """End an attempt; False if another one has taken over.
+
+        One that is not `counted` is given back: the run has as many left as before it began.
+        """
+        ...
 
     async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:
         """Note the pull request, which a run has once; the first one stays."""

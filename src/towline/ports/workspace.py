@@ -47,8 +47,14 @@ class Ran(NamedTuple):
 
 
 class Sandbox(Protocol):
-    name: str
-    """`bubblewrap`, or `limits` where that is not to be had."""
+    @property
+    def warning(self) -> str | None:
+        """What the record of a run says of its isolation, where that is not required."""
+        ...
+
+    async def refusal(self) -> str | None:
+        """Why nothing of a repository may run on this machine; None where it may."""
+        ...
 
     async def run(
         self,
@@ -59,7 +65,10 @@ class Sandbox(Protocol):
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
     ) -> Ran:
-        """Nothing of our environment is passed on but what is given here."""
+        """Nothing of our environment is passed on but what is given here.
+
+        `NotIsolated` where the machine cannot isolate the command; then nothing was run.
+        """
         ...
 
 

@@ -1,20 +1,43 @@
-"""Which sandbox this machine can have."""
+"""Which sandbox this machine has, and that nothing of a repository runs where it has none.
+
+The fix pipeline, the audits and the doctor ask here. A sandbox counts only if it isolates all of
+`EVERYTHING`; each way is tried by running `true` in it, as a kernel that has namespaces may
+still refuse them to this process.
+"""
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.errors import Rejected
-from towline.ports.workspace import Sandbox
+from towline.errors import NotIsolated
+from towline.ports.workspace import Limits, Ran
 from towline.sandbox.bubblewrap import BubblewrapSandbox
+from towline.sandbox.confined import Supervised
 from towline.sandbox.limits import EVERYTHING, LimitsSandbox
+
+Isolation: TypeAlias = Literal["required", "none"]
+"""`fix.sandbox`: whether this machine has to isolate what it runs."""
+
+INSTALL: Final = "install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap)"
+_FORBIDS: Final = (
+    ("user/max_user_namespaces", "0", "set user.max_user_namespaces above 0"),
+    ("kernel/unprivileged_userns_clone", "0", "set kernel.unprivileged_userns_clone = 1"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "set kernel.apparmor_restrict_unprivileged_userns = 0, or give bwrap an AppArmor profile",
+    ),
+)
+"""Settings of the kernel that forbid user namespaces: place, value, and what allows them."""
+_log = logging.getLogger("towline.fix")
 
 
 class Choice(NamedTuple):
-    sandbox: Sandbox
+    sandbox: Supervised
     reason: str
     """A line for the log."""
     missing: tuple[str, ...] = ()
@@ -22,32 +45,122 @@ class Choice(NamedTuple):
 
 
 async def choose_sandbox(
-    *, readable: Sequence[Path] = (), path: str | None = None, strict: bool = False
+    *,
+    required: bool = True,
+    readable: Sequence[Path] = (),
+    path: str | None = None,
+    own: Sequence[Path] = (),
 ) -> Choice:
-    """Bubblewrap if it works here, otherwise limits; both are tried out by running `true`.
+    """Bubblewrap if it works here, otherwise our own namespaces and limits.
 
-    `strict` asks for everything to be cut off, network, files and processes: if this machine
-    cannot do that, it is `Rejected` here, before anything is run.
+    `own` is what belongs to this installation and no command may read. With `required`, a machine
+    that does not isolate everything is `NotIsolated`, before anything is run.
     """
     program = shutil.which("bwrap")
-    why = "it is not installed"
+    why = "bubblewrap is not installed"
     if program is not None:
         wrapped = BubblewrapSandbox(program=program, readable=readable, path=path)
         trouble = await wrapped.works()
         if trouble is None:
-            return Choice(wrapped, f"sandbox: bubblewrap, which works here ({program})")
-        why = f"it does not work here: {trouble}"
-    required = EVERYTHING if strict else frozenset[str]()
-    limited = LimitsSandbox(required=required, readable=readable, path=path)
+            reason = f"sandbox: bubblewrap, which works here ({program})"
+            return _without_own(Choice(wrapped, reason), own, required)
+        why = f"bubblewrap does not work here: {trouble}"
+    limited = LimitsSandbox(required=EVERYTHING if required else (), readable=readable, path=path)
     holds = await limited.probe()
     lacking = tuple(sorted(EVERYTHING - holds))
     missing = ", ".join(lacking)
-    if strict and missing:
-        raise Rejected(
-            f"no sandbox on this machine isolates {missing}: install bubblewrap ({why}), "
-            "allow user namespaces, or do not ask for strict isolation"
+    if required and missing:
+        fix = f"{INSTALL} and {_allowance()}" if program is None else _allowance()
+        raise NotIsolated(
+            f"this machine does not isolate {missing}, so nothing of a repository is run on it: "
+            f"{fix} ({why})"
         )
     held = ", ".join(sorted(holds)) or "nothing"
     without = f"; not isolated: {missing}" if missing else ""
-    said = f"sandbox: limits, isolating {held}{without} (bubblewrap: {why})"
-    return Choice(limited, said, lacking)
+    said = f"sandbox: limits, isolating {held}{without} ({why})"
+    return _without_own(Choice(limited, said, lacking), own, required)
+
+
+def _without_own(choice: Choice, own: Sequence[Path], required: bool) -> Choice:
+    """What belongs to us must not lie where every command may read."""
+    shown = [Path(one).resolve() for one in choice.sandbox.readable(network=True)]
+    for place in own:
+        where = place.resolve()
+        folder = next((one for one in shown if where == one or one in where.parents), None)
+        if folder is None:
+            continue
+        said = f"{where} lies in {folder}, which every command in the sandbox may read"
+        if required:
+            raise NotIsolated(f"{said}, so nothing of a repository is run: move it elsewhere")
+        missing = tuple(sorted({*choice.missing, "files"}))
+        return choice._replace(reason=f"{choice.reason}; {said}", missing=missing)
+    return choice
+
+
+def _allowance() -> str:
+    """What lets this process make user namespaces."""
+    for name, forbidding, fix in _FORBIDS:
+        try:
+            found = Path("/proc/sys", name).read_text().strip()
+        except OSError:
+            continue
+        if found == forbidding:
+            return fix
+    return "allow user namespaces (in a container: by its seccomp profile)"
+
+
+class MachineSandbox:
+    """The sandbox of this machine, chosen when something is to be run for the first time.
+
+    A refusal is not kept: what is installed meanwhile is found the next time.
+    """
+
+    def __init__(self, isolation: Isolation = "required", own: Sequence[Path] = ()) -> None:
+        self._required = isolation == "required"
+        self._own = tuple(own)
+        self._chosen: Choice | None = None
+        self._refused: str | None = None
+
+    @property
+    def warning(self) -> str | None:
+        if self._required:
+            return None
+        missing = ", ".join(self._chosen.missing) if self._chosen is not None else ""
+        lost = f", and this machine does not isolate {missing}" if missing else ""
+        return f'fix.sandbox is "none": code of repositories runs without required isolation{lost}'
+
+    @property
+    def trouble(self) -> str | None:
+        """The last refusal, or the warning, for pages that must not wait."""
+        return self._refused or self.warning
+
+    async def refusal(self) -> str | None:
+        try:
+            await self._choice()
+        except NotIsolated as refused:
+            return str(refused)
+        return None
+
+    async def run(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        limits: Limits,
+        *,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+    ) -> Ran:
+        sandbox = (await self._choice()).sandbox
+        return await sandbox.run(command, folder, limits, stdin=stdin, environment=environment)
+
+    async def _choice(self) -> Choice:
+        if self._chosen is None:
+            try:
+                self._chosen = await choose_sandbox(required=self._required, own=self._own)
+            except NotIsolated as refused:
+                self._refused = str(refused)
+                raise
+            self._refused = None
+            level = logging.WARNING if self._chosen.missing else logging.INFO
+            _log.log(level, self._chosen.reason)
+        return self._chosen

@@ -28,9 +28,12 @@ _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix"),
     *("/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/hosts", "/etc/ld.so.cache"),
     *("/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types"),
-    *("/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/pki", "/etc/protocols"),
-    *("/etc/services", "/etc/ssl", "/etc/timezone"),
+    *("/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/protocols", "/etc/services"),
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/timezone"),
+    *("/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem"),
+    "/etc/pki/tls/openssl.cnf",
 )
+"""Not all of /etc/ssl and /etc/pki: private keys are there, which a service of root could read."""
 _WITH_NETWORK: Final = ("/etc/resolv.conf", "/etc/gai.conf", "/etc/host.conf")
 _ENDED: Final[Mapping[str, str]] = {
     "time": "it was ended: it took longer than {seconds:g} s",

@@ -15,7 +15,7 @@ from typing import Any, Final
 from towline.ports.workspace import Limits
 from towline.sandbox.confined import Supervised
 
-EVERYTHING: Final = frozenset({"files", "network", "processes"})
+EVERYTHING: Final = frozenset({"calls", "files", "network", "processes"})
 
 
 class LimitsSandbox(Supervised):

@@ -144,7 +144,8 @@ class _Child:
         if "landlock" in task["use"] and kernel.restrict_files(readable, writable, network=free):
             self._holds.append("files")
         kernel.forget_privileges()
-        self._calls.refuse(own_segments="processes" in self._holds)
+        if self._calls.refuse(own_segments="processes" in self._holds) and self._calls.known():
+            self._holds.append("calls")
         missing = sorted(set(task["required"]) - set(self._holds))
         if missing:
             raise OSError(f"this machine cannot cut it off: no isolation of {', '.join(missing)}")

@@ -150,10 +150,10 @@ WRITE_STAGE = Statement(
 
 FINISH = Statement(
     "finish attempt",
-    {**_HELD, "state": "text", "blocked_reason": "text"},
+    {**_HELD, "state": "text", "blocked_reason": "text", "uncounted": "bigint"},
     f"""
     UPDATE towline_runs SET state = b.state, blocked_reason = b.blocked_reason,
-      updated_us = {{now}} FROM b WHERE {_OURS}
+      attempt_count = attempt_count - b.uncounted, updated_us = {{now}} FROM b WHERE {_OURS}
     RETURNING towline_runs.run_key
     """,
 )

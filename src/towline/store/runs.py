@@ -126,10 +126,17 @@ class SqlRuns:
         return await self._database.transact(script)
 
     async def finish(
-        self, run_key: str, token: int, state: RunState, blocked_reason: str | None = None
+        self,
+        run_key: str,
+        token: int,
+        state: RunState,
+        blocked_reason: str | None = None,
+        *,
+        counted: bool = True,
     ) -> bool:
         reason = None if blocked_reason is None else _clean(blocked_reason)[:LONGEST_REASON]
-        return bool(await self._database.run(q.FINISH, [(run_key, token, state, reason)]))
+        row = (run_key, token, state, reason, int(not counted))
+        return bool(await self._database.run(q.FINISH, [row]))
 
     async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:
         return bool(await self._database.run(q.OPENED, [(run_key, token, number, url)]))

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, Field, StringConstraints
 
-from towline.core.fixrun import Cause, RunRecord, RunState, Stage, StageOutcome, StageRecord
+from towline.core.fixrun import (
+    WARNING,
+    Cause,
+    RunRecord,
+    RunState,
+    Stage,
+    StageOutcome,
+    StageRecord,
+)
 from towline.web.control_models import moment
 
 MOST_OF_A_PAGE: Final = 200
@@ -98,6 +106,7 @@ class RunStory(RunOut):
     instruction: str
     diff: str | None = Field(description="The patch, as far as there is one that is text.")
     evidence: str = Field(description="The end of the failing job's log.")
+    warnings: list[str] = Field(description="Such as that nothing had to be isolated.")
     stages: list[StageStory]
 
 
@@ -130,6 +139,9 @@ def run_story(run: RunRecord) -> RunStory:
         instruction=run.errand.instruction,
         diff=diff if isinstance(diff, str) else None,
         evidence=str(outputs.get("PLAN", {}).get("log") or ""),
+        warnings=list(
+            dict.fromkeys(str(one[WARNING]) for one in outputs.values() if WARNING in one)
+        ),
         stages=[
             StageStory(**_stage(one), output=_rest_of(one.output), log=one.log)
             for one in run.stages

@@ -79,10 +79,16 @@ class WatchedRuns(SqlRuns):
         return intended
 
     async def finish(
-        self, run_key: str, token: int, state: RunState, blocked_reason: str | None = None
+        self,
+        run_key: str,
+        token: int,
+        state: RunState,
+        blocked_reason: str | None = None,
+        *,
+        counted: bool = True,
     ) -> bool:
         began = self._stage.loop.time()
-        done = await super().finish(run_key, token, state, blocked_reason)
+        done = await super().finish(run_key, token, state, blocked_reason, counted=counted)
         return self._taken(done, run_key, token, began)
 
     async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:

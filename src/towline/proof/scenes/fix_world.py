@@ -327,7 +327,10 @@ class Examiner:
 
 
 class Nowhere:
-    name = "limits"
+    warning: str | None = None
+
+    async def refusal(self) -> str | None:
+        return None
 
     async def run(self, command: Sequence[str], folder: Path, limits: Limits, **more: Any) -> Ran:
         return Ran(0, "")

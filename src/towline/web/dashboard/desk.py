@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,3 +29,5 @@ class Desk(NamedTuple):
     forges: Mapping[str, Forge] = {}
     farewell: Farewell | None = None
     strip: Strip | None = None
+    troubles: Callable[[], Sequence[str]] = tuple
+    """What a person should know of this process, each in a sentence."""

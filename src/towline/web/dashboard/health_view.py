@@ -75,6 +75,7 @@ class Health(NamedTuple):
     depth: Depth
     backlog: Backlog
     spending: Sequence[Spending]
+    troubles: Sequence[str]
 
 
 async def health_of(control: Control, tow: Tow, desk: Desk, span: Span) -> Health:
@@ -106,6 +107,7 @@ async def health_of(control: Control, tow: Tow, desk: Desk, span: Span) -> Healt
         await control.jobs.depth(""),
         await insights.backlog(),
         await _spending(desk.forges),
+        desk.troubles(),
     )
 
 
