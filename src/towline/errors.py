@@ -82,6 +82,11 @@ class Definitive(TowlineError):
 class NotIsolated(Definitive):
     """This machine cannot isolate the code of repositories, so none of it was run."""
 
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(f"{problem}: {fix}")
+        self.problem = problem
+        self.fix = fix
+
 
 class Exhausted(Definitive):
     """The key failed as often as it may; the last error is replayed."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from towline.coordination.locks import LockService
 from towline.core.events import Event
-from towline.errors import Definitive
+from towline.errors import Definitive, NotIsolated
 from towline.fixers.audit import PipAudit
 from towline.fixers.config import AgentConfig, FixerConfig, LlmConfig
 from towline.fixers.loading import load_fixers
@@ -96,9 +96,13 @@ class FixService:
 
     async def look_at_machine(self) -> None:
         """Say at the start, and not only in the first run, that fixes are refused here."""
-        if self._rules.repos and (refusal := await self._sandbox.refusal()) is not None:
-            _log.warning("fixes_refused", extra={"reason": refusal})
-        elif self._rules.repos and (warning := self._sandbox.warning) is not None:
+        if not self._rules.repos:
+            return
+        try:
+            await self._sandbox.check()
+        except NotIsolated as refusal:
+            _log.warning("fixes_refused", extra={"reason": str(refusal)})
+        if (warning := self._sandbox.warning) is not None:
             _log.warning("fixes_not_isolated", extra={"reason": warning})
 
     def troubles(self) -> list[str]:

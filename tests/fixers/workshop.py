@@ -79,8 +79,7 @@ class BareSandbox:
         self.asked: list[tuple[tuple[str, ...], Limits, dict[str, str], bytes]] = []
         self._answers = list(answers)
 
-    async def refusal(self) -> str | None:
-        return None
+    async def check(self) -> None: ...
 
     async def run(
         self,

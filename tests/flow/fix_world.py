@@ -179,8 +179,7 @@ class Tidier:
 class Nowhere:
     warning: str | None = None
 
-    async def refusal(self) -> str | None:
-        return None
+    async def check(self) -> None: ...
 
     async def run(self, command: Sequence[str], folder: Path, limits: Limits, **more: Any) -> Ran:
         return Ran(0, "")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from towline.ports.workspace import Limits, Ran, Sandbox
+from towline.ports.workspace import Limits, Ran
 from towline.sandbox.bubblewrap import BubblewrapSandbox
 from towline.sandbox.choice import choose_sandbox
+from towline.sandbox.confined import Supervised
 from towline.sandbox.limits import EVERYTHING, LimitsSandbox
 
 DEADLINE = 60.0
@@ -28,7 +29,7 @@ if os.fork() == 0:
 """
 
 
-async def _bubblewrap() -> Sandbox:
+async def _bubblewrap() -> BubblewrapSandbox:
     wrapped = BubblewrapSandbox()
     trouble = await wrapped.works() if shutil.which("bwrap") else "it is not installed"
     if trouble is not None:
@@ -36,7 +37,7 @@ async def _bubblewrap() -> Sandbox:
     return wrapped
 
 
-async def _limits() -> Sandbox:
+async def _limits() -> LimitsSandbox:
     limited = LimitsSandbox(required=EVERYTHING)
     missing = EVERYTHING - await limited.probe()
     if missing:
@@ -44,9 +45,18 @@ async def _limits() -> Sandbox:
     return limited
 
 
-@pytest.fixture(params=[_bubblewrap, _limits])
-async def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    opened: Sandbox = await request.param()
+async def _namespaces() -> LimitsSandbox:
+    """Without Landlock, which some kernels lack."""
+    limited = LimitsSandbox(required=EVERYTHING, use=["namespaces"])
+    missing = EVERYTHING - await limited.probe()
+    if missing:
+        pytest.skip(f"namespaces alone do not isolate {', '.join(sorted(missing))} here")
+    return limited
+
+
+@pytest.fixture(params=[_bubblewrap, _limits, _namespaces])
+async def sandbox(request: pytest.FixtureRequest) -> Supervised:
+    opened: Supervised = await request.param()
     return opened
 
 
@@ -57,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-async def python(sandbox: Sandbox, folder: Path, code: str, **limits: object) -> Ran:
+async def python(sandbox: Supervised, folder: Path, code: str, **limits: object) -> Ran:
     asked = Limits(**{"seconds": 20.0, **limits})  # type: ignore[arg-type]
     async with asyncio.timeout(DEADLINE):
         return await sandbox.run([sys.executable, "-c", code], folder, asked)
@@ -76,7 +86,7 @@ def survivors(mark: str) -> list[str]:
     return found
 
 
-async def test_a_command_is_run(sandbox: Sandbox, folder: Path) -> None:
+async def test_a_command_is_run(sandbox: Supervised, folder: Path) -> None:
     """It reads what it is given, writes to its folder, and its status and output come back."""
     code = "import sys; open('made', 'w').write(sys.stdin.read()); print('out'); sys.exit(3)"
     ran = await sandbox.run([sys.executable, "-c", code], folder, Limits(), stdin=b"given")
@@ -87,7 +97,7 @@ async def test_a_command_is_run(sandbox: Sandbox, folder: Path) -> None:
 
 
 async def test_nothing_of_our_environment_is_passed_on(
-    sandbox: Sandbox, folder: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Supervised, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the few variables that programs need, and those that were given."""
     monkeypatch.setenv("TOWLINE_GITHUB__TOKEN", SECRET)
@@ -97,7 +107,9 @@ async def test_nothing_of_our_environment_is_passed_on(
     assert SECRET not in ran.output
 
 
-async def test_the_machine_is_out_of_reach(sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
+async def test_the_machine_is_out_of_reach(
+    sandbox: Supervised, folder: Path, tmp_path: Path
+) -> None:
     """No file beside its own is read or written, no process is seen or signalled."""
     beside = tmp_path / "beside"
     beside.mkdir()
@@ -133,7 +145,7 @@ print('seen', b'PYTEST_CURRENT_TEST' in seen)
     assert [one.name for one in beside.iterdir()] == ["token"]
 
 
-async def test_there_is_no_network(sandbox: Sandbox, folder: Path) -> None:
+async def test_there_is_no_network(sandbox: Supervised, folder: Path) -> None:
     """A server of the machine cannot be reached; a loopback of its own works."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -173,7 +185,9 @@ ENDLESS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-async def test_everything_ends_by_its_deadline(sandbox: Sandbox, folder: Path, case: str) -> None:
+async def test_everything_ends_by_its_deadline(
+    sandbox: Supervised, folder: Path, case: str
+) -> None:
     """Whatever it does about it; nothing of it runs on, and little of its output is kept."""
     code, limits = ENDLESS[case]
     mark = f"mark-{os.getpid()}-{id(folder)}"
@@ -184,7 +198,9 @@ async def test_everything_ends_by_its_deadline(sandbox: Sandbox, folder: Path, c
     assert survivors(mark) == []
 
 
-async def test_what_detaches_itself_ends_with_the_command(sandbox: Sandbox, folder: Path) -> None:
+async def test_what_detaches_itself_ends_with_the_command(
+    sandbox: Supervised, folder: Path
+) -> None:
     """The command has ended well; the daemon that it left has no future."""
     mark = f"mark-{os.getpid()}-{id(folder)}"
     ran = await python(sandbox, folder, f"# {mark}\n{DETACHED}\nprint('done')")
@@ -238,7 +254,7 @@ GREEDY: dict[str, tuple[str, dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("case", GREEDY)
-async def test_who_takes_too_much_is_ended(sandbox: Sandbox, folder: Path, case: str) -> None:
+async def test_who_takes_too_much_is_ended(sandbox: Supervised, folder: Path, case: str) -> None:
     """By what all of its processes use together."""
     code, limits, words = GREEDY[case]
     mark = f"mark-{os.getpid()}-{id(folder)}"
@@ -251,7 +267,7 @@ async def test_who_takes_too_much_is_ended(sandbox: Sandbox, folder: Path, case:
     assert survivors(mark) == []
 
 
-async def test_what_is_shared_counts_once(sandbox: Sandbox, folder: Path) -> None:
+async def test_what_is_shared_counts_once(sandbox: Supervised, folder: Path) -> None:
     """Several processes over one piece of memory, as a database has them, are not too much."""
     code = (
         "import mmap, os, time\nheld = mmap.mmap(-1, 60_000_000)\nheld.write(bytes(60_000_000))\n"
@@ -273,19 +289,19 @@ print(segment(56), segment(4096), segment(4097), segment(1 << 33), queue)
 """
 
 
-async def test_memory_that_no_process_holds_is_refused(sandbox: Sandbox, folder: Path) -> None:
+async def test_memory_that_no_process_holds_is_refused(sandbox: Supervised, folder: Path) -> None:
     """System V segments beyond a page, and queues: "no space left", as at the system's limit."""
     ran = await python(sandbox, folder, SEGMENTS)
     assert ran.output.split() == ["made", "made", "28", "28", "-1"], ran
 
 
-async def test_a_command_is_passed_on_as_it_is(sandbox: Sandbox, folder: Path) -> None:
+async def test_a_command_is_passed_on_as_it_is(sandbox: Supervised, folder: Path) -> None:
     """Also words that the sandbox has a use for itself."""
     ran = await sandbox.run(["echo", "{status}", "{refused}"], folder, Limits(seconds=20))
     assert ran.output == "{status} {refused}\n", ran
 
 
-async def test_one_file_cannot_be_too_large(sandbox: Sandbox, folder: Path) -> None:
+async def test_one_file_cannot_be_too_large(sandbox: Supervised, folder: Path) -> None:
     """Its writer fails, at the limit."""
     code = "open('big', 'wb').truncate(50_000_000)"
     ran = await python(sandbox, folder, code, disk_bytes=10_000_000)
@@ -293,7 +309,7 @@ async def test_one_file_cannot_be_too_large(sandbox: Sandbox, folder: Path) -> N
     assert (folder / "big").stat().st_size <= 10_000_000
 
 
-async def test_who_is_cancelled_leaves_nothing(sandbox: Sandbox, folder: Path) -> None:
+async def test_who_is_cancelled_leaves_nothing(sandbox: Supervised, folder: Path) -> None:
     """The command ends with the task that waits for it."""
     mark = f"mark-{os.getpid()}-{id(folder)}"
     code = f"# {mark}\nopen('begun', 'w').close()\nimport time; time.sleep(600)"
@@ -324,7 +340,7 @@ asyncio.run(LimitsSandbox().run([sys.executable, "-c", {code!r}], Path({str(fold
 
 
 async def test_other_folders_may_be_opened_to_it(
-    sandbox: Sandbox, folder: Path, tmp_path: Path
+    sandbox: Supervised, folder: Path, tmp_path: Path
 ) -> None:
     """What is named as writable is, and nothing else is."""
     cache = tmp_path / "cache"
@@ -336,7 +352,7 @@ async def test_other_folders_may_be_opened_to_it(
 
 
 async def test_a_folder_that_is_gone_is_trouble_of_the_sandbox(
-    sandbox: Sandbox, tmp_path: Path
+    sandbox: Supervised, tmp_path: Path
 ) -> None:
     """It does not pass for a failure of the command."""
     ran = await sandbox.run(["true"], tmp_path / "gone", Limits(seconds=10))

@@ -20,8 +20,6 @@ from towline.sandbox.choice import INSTALL, choose_sandbox
 from towline.service_fix import own_places
 from towline.settings import Settings, variables
 
-_LONGEST_REFUSAL: Final = 400
-_INSTALL_BWRAP: Final = f"{INSTALL}, and allow user namespaces"
 _INSTALL_GIT: Final = "install git: apt install git, dnf install git or brew install git"
 
 
@@ -47,9 +45,9 @@ async def look_at_sandbox(settings: Settings) -> list[Finding]:
     try:
         choice = await choose_sandbox(required=required, own=own_places(settings))
     except NotIsolated as refusal:
-        told = one_line(str(refusal), _LONGEST_REFUSAL)
+        told = one_line(refusal.problem)
         if makes_fixes(settings):
-            return [failure("sandbox", f"fix runs are refused: {told}", _INSTALL_BWRAP)]
+            return [failure("sandbox", told, refusal.fix)]
         return [ok("sandbox", f"{told}; no fixes are made")]
     told = choice.reason.removeprefix("sandbox: ")
     if not required:
@@ -58,7 +56,7 @@ async def look_at_sandbox(settings: Settings) -> list[Finding]:
     if not makes_fixes(settings):
         return [ok("sandbox", f"{told}; no fixes are made")]
     if choice.sandbox.name != "bubblewrap":
-        return [warning("sandbox", told, _INSTALL_BWRAP)]
+        return [warning("sandbox", told, f"{INSTALL}: it is the recommended sandbox")]
     return [ok("sandbox", told)]
 
 

@@ -206,8 +206,9 @@ class FixHandler:
         except (LeaseLost, LockTimeout):
             raise
         except NotIsolated as refusal:
-            await self._end(attempt.run, attempt.token, "blocked", str(refusal), counted=False)
-            return {"status": "blocked", "reason": str(refusal)}
+            reason = f"{refusal}; then unblock the run"
+            await self._end(attempt.run, attempt.token, "blocked", reason, counted=False)
+            return {"status": "blocked", "reason": reason}
         except (Transient, TimeoutError, OSError) as trouble:
             return await self._troubled(attempt, trouble)
         except Exception as broken:
@@ -257,8 +258,8 @@ class FixHandler:
             return "PR", await self._was_opened(attempt)
         if (refused := self._refused(attempt)) is not None:
             return refused.stage, StageEnd("refused", refused.reason, log=refused.log)
-        if attempt.policy.runs_code and (why := await attempt.sandbox.refusal()) is not None:
-            raise NotIsolated(why)
+        if attempt.policy.runs_code:
+            await attempt.sandbox.check()
         end = await self._stage(attempt, "PLAN")
         if end.outcome != "passed":
             return "PLAN", end

@@ -52,8 +52,8 @@ class Sandbox(Protocol):
         """What the record of a run says of its isolation, where that is not required."""
         ...
 
-    async def refusal(self) -> str | None:
-        """Why nothing of a repository may run on this machine; None where it may."""
+    async def check(self) -> None:
+        """Raise `NotIsolated` where nothing of a repository may run on this machine."""
         ...
 
     async def run(

@@ -36,7 +36,7 @@ class BubblewrapSandbox(Supervised):
             ran = await self.run(["true"], Path(folder), Limits(seconds=10))
         if ran.succeeded:
             return None
-        said = " ".join((ran.trouble or ran.output).split())
+        said = " ".join((ran.output or ran.trouble or "").split())
         return said[:200] or f"it ended with {ran.status}"
 
     def _task(

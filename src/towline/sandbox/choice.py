@@ -33,6 +33,7 @@ _FORBIDS: Final = (
     ),
 )
 """Settings of the kernel that forbid user namespaces: place, value, and what allows them."""
+_REFUSED: Final = "this machine cannot isolate code of a repository, so Towline does not run it"
 _log = logging.getLogger("towline.fix")
 
 
@@ -71,10 +72,7 @@ async def choose_sandbox(
     missing = ", ".join(lacking)
     if required and missing:
         fix = f"{INSTALL} and {_allowance()}" if program is None else _allowance()
-        raise NotIsolated(
-            f"this machine does not isolate {missing}, so nothing of a repository is run on it: "
-            f"{fix} ({why})"
-        )
+        raise NotIsolated(f"{_REFUSED}: no isolation of {missing} ({why})", fix)
     held = ", ".join(sorted(holds)) or "nothing"
     without = f"; not isolated: {missing}" if missing else ""
     said = f"sandbox: limits, isolating {held}{without} ({why})"
@@ -91,7 +89,7 @@ def _without_own(choice: Choice, own: Sequence[Path], required: bool) -> Choice:
             continue
         said = f"{where} lies in {folder}, which every command in the sandbox may read"
         if required:
-            raise NotIsolated(f"{said}, so nothing of a repository is run: move it elsewhere")
+            raise NotIsolated(f"{_REFUSED}: {said}", "move it to another folder")
         missing = tuple(sorted({*choice.missing, "files"}))
         return choice._replace(reason=f"{choice.reason}; {said}", missing=missing)
     return choice
@@ -134,12 +132,8 @@ class MachineSandbox:
         """The last refusal, or the warning, for pages that must not wait."""
         return self._refused or self.warning
 
-    async def refusal(self) -> str | None:
-        try:
-            await self._choice()
-        except NotIsolated as refused:
-            return str(refused)
-        return None
+    async def check(self) -> None:
+        await self._choice()
 
     async def run(
         self,

@@ -1,8 +1,8 @@
-"""A sandbox of what the kernel gives to anybody, where bubblewrap is not to be had.
+"""A sandbox of what the kernel gives to any process, where bubblewrap is missing or does not work.
 
-Where user namespaces are allowed, a command has processes and a network of its own; where Landlock
-is there, it reads the system and its own folder only. `holds` says what of that is true here:
-`processes`, `network`, `files`. Limits on time, memory, processes, output and disk always hold.
+Where user namespaces are allowed, a command has processes, a network and a root of its own.
+Landlock restricts files, too. A seccomp filter refuses some system calls. `holds` says what of
+`EVERYTHING` is true here. Limits on time, memory, processes, output and disk always hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from towline.ports.workspace import Limits
 from towline.sandbox.confined import Supervised
 
-EVERYTHING: Final = frozenset({"calls", "files", "network", "processes"})
+EVERYTHING: Final = frozenset({"files", "network", "processes", "system calls"})
 
 
 class LimitsSandbox(Supervised):

@@ -145,7 +145,7 @@ class _Child:
             self._holds.append("files")
         kernel.forget_privileges()
         if self._calls.refuse(own_segments="processes" in self._holds) and self._calls.known():
-            self._holds.append("calls")
+            self._holds.append("system calls")
         missing = sorted(set(task["required"]) - set(self._holds))
         if missing:
             raise OSError(f"this machine cannot cut it off: no isolation of {', '.join(missing)}")
