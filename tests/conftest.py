@@ -6,10 +6,12 @@ ones. The first needs the right to create databases; the Redis database it names
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ from tests.servers import (
     migrate,
     redis_command,
 )
+from towline.errors import NotIsolated
+from towline.sandbox.choice import Choice, choose_sandbox
 
 POSTGRES_OVERRIDE = os.environ.get("TOWLINE_TEST_POSTGRES_URL")
 REDIS_OVERRIDE = os.environ.get("TOWLINE_TEST_REDIS_URL")
@@ -125,6 +129,16 @@ def bare_sql_url(request: pytest.FixtureRequest) -> str:
     """Each SQL backend in turn, without any table."""
     url: str = request.getfixturevalue(request.param)
     return url
+
+
+@pytest.fixture(scope="session")
+def isolation() -> Choice:
+    """The sandbox of this machine; without one, what needs it is skipped with the reason."""
+    with ThreadPoolExecutor(1) as beside:  # the tests' own loop is left alone
+        try:
+            return beside.submit(asyncio.run, choose_sandbox()).result()
+        except NotIsolated as refusal:
+            pytest.skip(str(refusal))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -57,6 +57,16 @@ def test_what_the_settings_become(tmp_path: Path) -> None:
     assert (lib.validation.memory_bytes, lib.validation.network) == (64 * 1024**2, True)
 
 
+def test_isolation_is_required_unless_it_is_said(tmp_path: Path) -> None:
+    """By default; the old name and a wrong value are refused in one line with the right one."""
+    assert rules(tmp_path, "").fix.sandbox == "required"
+    assert rules(tmp_path, "[fix]\nsandbox = 'none'\n").fix.sandbox == "none"
+    with pytest.raises(Rejected, match=r"fix\.strict_sandbox .*; did you mean sandbox\?"):
+        rules(tmp_path, "[fix]\nstrict_sandbox = true\n")
+    with pytest.raises(Rejected, match=r"fix\.sandbox .*'required' or 'none'"):
+        rules(tmp_path, "[fix]\nsandbox = 'maybe'\n")
+
+
 def test_nothing_is_fixed_unless_it_is_asked_for(tmp_path: Path) -> None:
     """Without repositories there are no rules."""
     assert fix_rules_of(rules(tmp_path, "")).repos == {}

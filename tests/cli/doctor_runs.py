@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +32,12 @@ class Ran(NamedTuple):
         return [one["verdict"] for one in self.findings(check)]
 
 
-async def towline(folder: Path, *arguments: str, **environment: str) -> Ran:
-    """Beside the test's own loop, so that its servers go on answering."""
+async def towline(
+    folder: Path, *arguments: str, under: Sequence[str] = (), **environment: str
+) -> Ran:
+    """Beside the test's own loop, so that its servers go on answering; `under` starts it."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "towline", *arguments),
+        *(*under, sys.executable, "-m", "towline", *arguments),
         cwd=folder,
         env={**os.environ, **environment},
         stdin=asyncio.subprocess.DEVNULL,
@@ -47,8 +49,10 @@ async def towline(folder: Path, *arguments: str, **environment: str) -> Ran:
     return Ran(process.returncode or 0, out.decode(), err.decode())
 
 
-async def examined(folder: Path, *arguments: str, **environment: str) -> Ran:
-    return await towline(folder, "doctor", "--json", *arguments, **environment)
+async def examined(
+    folder: Path, *arguments: str, under: Sequence[str] = (), **environment: str
+) -> Ran:
+    return await towline(folder, "doctor", "--json", *arguments, under=under, **environment)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.doctor_runs import examined, silent_server, towline
 from tests.servers import psql, redis_command
+from tests.unisolated import UNISOLATED
 from towline.store.sqlite_library import sqlite3
 
 BUDGET = 60
@@ -195,6 +196,23 @@ argv = ["no-such-agent-here", "--go"]
     told = " ".join(one["found"] for one in ran.findings("fixers"))
     assert "magic" in told
     assert "no-such-agent-here" in told
+
+
+async def test_a_machine_without_isolation(tmp_path: Path) -> None:
+    """It fails where fixes are made, and says what to do; `none` is a warning in any case."""
+    fixing = "[fix]\nrepos = ['demo/app']\n"
+    for text, path, verdict, found, fix in (
+        (fixing, "/nowhere", "failure", "cannot isolate", "apt-get install bubblewrap"),
+        (fixing, os.environ["PATH"], "failure", "cannot isolate", "user namespaces"),
+        ("", "/nowhere", "ok", "no fixes are made", ""),
+        (f"{fixing}sandbox = 'none'\n", "/nowhere", "warning", 'is "none"', "required"),
+    ):
+        (tmp_path / "towline.toml").write_text(text, encoding="utf-8")
+        ran = await examined(tmp_path, under=UNISOLATED, PATH=path)
+        (said,) = ran.findings("sandbox")
+        assert (said["verdict"], found in said["found"], fix in said["fix"]) == (
+            verdict, True, True,
+        ), said  # fmt: skip
 
 
 async def test_notifiers_are_understood_and_not_rung(tmp_path: Path) -> None:

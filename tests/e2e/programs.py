@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,16 +22,23 @@ _LISTENS = re.compile(r"Towline listens on http://127\.0\.0\.1:(\d+)")
 class Program:
     """One process of Towline; it is ended by its id when the test is over.
 
-    With `log`, what it says goes to that file as well, over all its starts.
+    With `log`, what it says goes to that file as well, over all its starts. `under` is a program
+    that starts it.
     """
 
     def __init__(
-        self, folder: Path, settings: dict[str, str], *arguments: str, log: Path | None = None
+        self,
+        folder: Path,
+        settings: dict[str, str],
+        *arguments: str,
+        log: Path | None = None,
+        under: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._arguments = arguments
         self._log = log
+        self._under = under
         self.port = 0
         self.listening = False
         self.output: list[str] = []
@@ -42,7 +50,7 @@ class Program:
         if arguments[0] == "serve":
             arguments += ["--port", str(self.port)]
         self._process = subprocess.Popen(
-            self.command(arguments),
+            [*self._under, *self.command(arguments)],
             cwd=self._folder,
             env={
                 **os.environ,

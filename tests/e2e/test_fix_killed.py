@@ -57,6 +57,8 @@ WITH_LOCKS = ("before-plan", "validation-pr", "commit-push", "push-call", "call-
 HALF_DONE = {"safety-scans": "SCANS", "scans-validation": "VALIDATION"}
 """The stage whose tool is at work when it is killed, and has to be run again."""
 
+pytestmark = pytest.mark.usefixtures("isolation")
+
 
 def repo_of(boundary: str) -> str:
     return f"octo-org/{boundary}"

@@ -33,6 +33,8 @@ from towline.sim.town import AUTHOR, Customs
 
 ALL_PASSED = dict.fromkeys(STAGES, "passed")
 
+pytestmark = pytest.mark.usefixtures("isolation")
+
 
 async def test_a_lint_failure_ends_merged(sql_url: str, tmp_path: Path) -> None:
     """Told by a webhook, repaired by ruff, proposed once, towed and merged with no human touch."""

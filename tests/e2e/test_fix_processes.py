@@ -27,6 +27,8 @@ from towline.sim.http_faults import HttpFault
 
 OTHER = "octo-org/other"
 
+pytestmark = pytest.mark.usefixtures("isolation")
+
 
 async def test_two_repositories_at_once(sqlite_url: str, tmp_path: Path) -> None:
     """The run of one comes to its end while that of the other is still held up."""

@@ -17,7 +17,7 @@ from towline.flow.fix_checks import Safety, Scans, Validation
 from towline.flow.fix_stages import Attempt
 from towline.ports.fixer import Plan
 from towline.ports.workspace import Sandbox
-from towline.sandbox.choice import choose_sandbox
+from towline.sandbox.choice import Choice, MachineSandbox
 
 ERRAND = Errand(cause="failure", forge="github", repo="octo-org/app", base_ref="main", check="lint")
 PLAN = Plan(ERRAND, "ruff", "lint failed", "it fits", "a.py:1:8: F401 [*] `os` imported\n")
@@ -27,8 +27,8 @@ RUN = RunRecord(
 
 
 @pytest.fixture
-async def sandbox() -> Sandbox:
-    return (await choose_sandbox()).sandbox
+def sandbox(isolation: Choice) -> Sandbox:
+    return MachineSandbox()
 
 
 def attempt(tree: Tree, sandbox: Sandbox, policy: FixPolicy) -> Attempt:

@@ -29,6 +29,7 @@ from towline.flow.fix_start import FIX, FixStarter
 from towline.flow.publish import Publishing
 from towline.flow.work import Crew, WorkRules
 from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
+from towline.ports.workspace import Sandbox
 from towline.store.jobs import SqlJobs
 from towline.store.runs import SqlRuns
 from towline.store.sql import Database
@@ -109,6 +110,7 @@ class Rig:
         world: World,
         *,
         fuse: Fuse | None = None,
+        sandbox: Sandbox | None = None,
         **policy: Any,
     ) -> None:
         self.database, self.backend, self.clock, self.world = database, backend, clock, world
@@ -133,7 +135,7 @@ class Rig:
             runs=runs,
             jobs=self.jobs,
             repositories=remote,
-            sandbox=Nowhere(),
+            sandbox=sandbox or Nowhere(),
             locks=self.locks,
             clock=clock,
             stages={

@@ -28,7 +28,7 @@ from towline.forges.github import GitHubForge
 from towline.git.repositories import GitRepositories
 from towline.ports.fixer import Fixer
 from towline.ports.jobs import OWN_QUEUE, Wish
-from towline.sandbox.choice import choose_sandbox
+from towline.sandbox.choice import Choice, MachineSandbox
 from towline.store.jobs import SqlJobs
 from towline.store.runs import SqlRuns
 from towline.store.sql import Database
@@ -126,16 +126,15 @@ class Process:
 
 
 @pytest.fixture
-async def place(sql_url: str, tmp_path: Path) -> AsyncIterator[Place]:
+async def place(sql_url: str, tmp_path: Path, isolation: Choice) -> AsyncIterator[Place]:
     async with forge() as there, contextlib.AsyncExitStack() as stack:
         database = database_for(sql_url, there.clock)
         await database.connect()
         stack.push_async_callback(database.aclose)
         broken = {"src/app.py": b"import os\n\nprint('hello')\n"}
         there.world.write_files(REPO, "main", broken, "Break it", "octocat")
-        choice = await choose_sandbox()
         fixers = load_fixers(("ruff",), FixerConfig())
-        yield Place(there, database, tmp_path / "work", choice.sandbox, fixers)
+        yield Place(there, database, tmp_path / "work", MachineSandbox(), fixers)
 
 
 async def test_a_lint_failure_becomes_a_pull_request(place: Place) -> None:

@@ -30,6 +30,7 @@ class DashboardPlane(TowPlane):
     """The tow's plane with the dashboard in front."""
 
     audit_file: Path | None = None
+    troubles: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,8 +51,11 @@ class DashboardPlane(TowPlane):
             hours=SqlHookHours(self.database),
             tow=Tow(self.pulls, self.bridge, self.rig.reconciler, self.board, self.policy),
             runs=Runs(self.runs, 3),
-            desk=Desk(self.insights, self.documents, None, self.audit_file, forges),
-        )
+            desk=Desk(
+                self.insights, self.documents, None, self.audit_file, forges,
+                troubles=lambda: self.troubles,
+            ),
+        )  # fmt: skip
 
     async def fill(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Many at once, as a migration would bring them."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
-from towline.core.fixrun import Errand, StageRecord
+from towline.core.fixrun import STAGES, Errand, StageRecord
 from towline.core.recovery import HourCounts
 from towline.ports.jobs import OWN_QUEUE, NewJob
 from towline.store.hook_hours import SqlHookHours
@@ -55,6 +55,30 @@ async def a_run(plane: DashboardPlane, key: str, title: str, *, blocked: bool) -
     await plane.runs.record(key, begun.token, stage)
     if blocked:
         await plane.runs.finish(key, begun.token, "blocked", title)
+
+
+async def test_what_is_wrong_here_is_on_the_health_page(
+    plane: DashboardPlane, visitor: Visitor
+) -> None:
+    """A machine that cannot isolate, or does not have to; nothing if all is well."""
+    assert 'id="troubles"' not in await visitor.get("/ui/health")
+    plane.troubles = ('fix.sandbox is "none": <b>',)
+    shown = await visitor.get("/ui/health")
+    assert "fix.sandbox is &#34;none&#34;: &lt;b&gt;" in shown
+
+
+async def test_a_run_s_page_warns(plane: DashboardPlane, visitor: Visitor) -> None:
+    """That its commands were not isolated, once."""
+    await a_run(plane, "warned", "title", blocked=False)
+    begun = await plane.runs.begin("warned", 3)
+    assert begun is not None
+    told = {"warning": "nothing was isolated"}
+    for stage in STAGES[1:4]:
+        record = StageRecord(stage, 2, "passed", "d", "", told, "", 1, 2.0)
+        await plane.runs.record("warned", begun.token, record)
+    shown = await visitor.get("/ui/runs/warned")
+    assert shown.count("<dt>Warning</dt>") == 1
+    assert "nothing was isolated" in shown
 
 
 async def everything(plane: DashboardPlane, text: str) -> None:
