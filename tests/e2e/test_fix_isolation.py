@@ -100,7 +100,7 @@ def test_the_demo_needs_no_isolation(tmp_path: Path) -> None:
     ran = subprocess.run(
         [
             *(*UNISOLATED, sys.executable, "-m", "towline", "demo", "--no-browser"),
-            *("--port", "0", "--for", "12", "--speed", "150"),
+            *("--port", "0", "--for", "5", "--speed", "60"),
         ],
         cwd=tmp_path,
         env={"PATH": "/nowhere", "PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)},
