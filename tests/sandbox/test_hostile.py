@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -44,9 +46,10 @@ attempt("environment", lambda: open(f"/proc/{pid}/environ").read())
 attempt("memory", lambda: memory(ME))
 attempt("descriptors", lambda: [fd for fd in os.listdir("/proc/self/fd") if int(fd) > 3] or None)
 attempt("root-of-the-first", lambda: open("/proc/1/root/etc/shadow").read())
-about = dict(line.rstrip().partition(":\\t")[::2] for line in open("/proc/1/status"))
-as_weak = int(about["CapEff"], 16) == 0 and about["Seccomp"] == "2"
-attempt("power-of-the-first", lambda: None if as_weak else memory(1))
+def power():
+    told = dict(line.rstrip().partition(":\\t")[::2] for line in open("/proc/1/status"))
+    return None if int(told["CapEff"], 16) == 0 and told["Seccomp"] == "2" else memory(1)
+attempt("power-of-the-first", power)
 """
 KERNEL = """
 NEW_USER, CHILD = 0x10000000, 17
@@ -114,6 +117,21 @@ async def test_files_of_the_machine_are_not_there(
     assert ran.status == 0, ran
     told = dict(line.split() for line in ran.output.splitlines())
     assert told == dict.fromkeys(["home", *paths], "refused")
+
+
+async def test_services_of_the_machine_are_not_reached(
+    sandbox: Supervised, folder: Path, tmp_path: Path
+) -> None:
+    """Neither by a socket in the file system, as a database has one, nor by an abstract one."""
+    with contextlib.ExitStack() as stack:
+        for address in (str(tmp_path / "socket"), f"\0towline-{os.getpid()}"):
+            listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listening.bind(address)
+            listening.listen()
+            code = f"import socket; socket.socket(socket.AF_UNIX).connect({address!r})"
+            ran = await python(sandbox, folder, code)
+            assert ran.status == 1, (address, ran)
+            assert "Error" in ran.output
 
 
 async def test_processes_of_the_machine_are_out_of_reach(sandbox: Supervised, folder: Path) -> None:

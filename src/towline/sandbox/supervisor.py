@@ -141,8 +141,9 @@ class _Child:
             kernel.drop_capabilities()
         # A network of its own may be used freely; without one at least TCP can be forbidden.
         free = network or "network" in self._holds
-        if "landlock" in task["use"] and kernel.restrict_files(readable, writable, network=free):
-            self._holds.append("files")
+        if "landlock" in task["use"]:
+            # Alone it does not count: sockets in the file system stay open to a command.
+            kernel.restrict_files(readable, writable, network=free)
         kernel.forget_privileges()
         if self._calls.refuse(own_segments="processes" in self._holds) and self._calls.known():
             self._holds.append("system calls")
