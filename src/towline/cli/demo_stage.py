@@ -52,7 +52,7 @@ _LONGEST_LEASE: Final = 36_000
 _PACE: Final = Pace(10**6, 10**5, 10**6, 0.0)
 _LIMITS: Final = Limits(writes_per_minute=10_000, writes_per_hour=100_000)
 """GitHub's own hourly budget holds; what it says of bursts means a person's seconds."""
-_HOOK_LOG: Final = 1_000
+_HOOK_LOG: Final = 500
 """Deliveries kept for each repository: recovery reads this log every few seconds."""
 _STALE: Final = {
     "created": 5, "checks_running": 25, "checks_passed": 6, "checks_failed": 5,

@@ -21,8 +21,8 @@ FILE_MODE: Final = "100644"
 _TREE_MODE: Final = "40000"
 _LINK_MODE: Final = "160000"
 _LEFT, _RIGHT, _STALE = 1, 2, 4
-_MOST_PAIRS: Final = 20_000
-_MOST_LISTINGS: Final = 1024
+_MOST_PAIRS: Final = 4_000
+_MOST_LISTINGS: Final = 128
 """Each lists all the files of a repository, so that only some are kept."""
 
 
