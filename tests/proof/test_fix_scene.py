@@ -17,6 +17,7 @@ QUICK: Final = (
     "refusals-are-retried",
     "attempts-of-a-run-not-counted",
     "finish-any-token",
+    "refused-sandbox-costs-an-attempt",
 )
 
 

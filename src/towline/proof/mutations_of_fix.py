@@ -209,6 +209,12 @@ MUTATIONS: Final = (
         [sql(q.BESIDE, "OR EXISTS (", "OR 1 = 0 AND EXISTS (")],
     ),
     Mutation(
+        "refused-sandbox-costs-an-attempt",
+        "where nothing may be run an attempt is not counted",
+        "fix",
+        [sql(q.FINISH, "attempt_count - b.uncounted", "attempt_count - 0 * b.uncounted")],
+    ),
+    Mutation(
         "begun-by-two-jobs",
         "of two jobs that saw the same run one begins",
         "fix",

@@ -9,6 +9,7 @@ from towline.proof.stage import Stage
 
 _AT_ONCE_US: Final = 20_000_000
 """So much may lie between the look at what others did and the begin, where calls are slow."""
+_NOT_ISOLATED: Final = "nothing isolates here"
 
 
 class _Run(NamedTuple):
@@ -58,6 +59,12 @@ class RunWatch:
         expect(after.token >= before.token, f"the token of {name} went back to {after.token}")
         expect(after.attempts <= self._most, f"{name} has {after.attempts} attempts")
         expect(before.branch == after.branch, f"{name} has another branch")
+        refused = after.state == "blocked" and (after.reason or "").startswith(_NOT_ISOLATED)
+        if refused and before.state == "running":
+            free = after.attempts == before.attempts - 1
+            expect(free, f"{name} has spent an attempt where nothing could be run")
+        elif after.attempts < before.attempts:
+            expect("unblock run" in names, f"{name} was given an attempt back")
         if before.url is not None:
             expect(after.url == before.url, f"{name} had {before.url} and has {after.url}")
         if before.state == "done":

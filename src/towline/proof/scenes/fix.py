@@ -291,6 +291,7 @@ class FixScene:
     async def _unblock(self, run_key: str, n: int) -> None:
         now_us = self.stage.server.clock.now_us()
         job = run_job(run_key, REPO, now_us, MAX_ATTEMPTS, salt=f"unblocked {n}")
+        self.world.isolated.add(run_key)
         self.world.fates = {one: f for one, f in self.world.fates.items() if one[0] != run_key}
         await self._by_somebody(lambda _, runs, __: runs.unblock(run_key, "octocat", job))
 

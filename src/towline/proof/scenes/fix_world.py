@@ -15,7 +15,7 @@ import orjson
 from towline.core.events import CheckChanged, PullRequestChanged
 from towline.core.fixrun import Errand
 from towline.core.snapshot import PullRef, Snapshot
-from towline.errors import Rejected, Transient
+from towline.errors import NotIsolated, Rejected, Transient
 from towline.flow.fix import _digest
 from towline.flow.fix_stages import Attempt, StageEnd
 from towline.git.process import GitEnd
@@ -66,6 +66,8 @@ class FixWorld:
     fates: dict[tuple[str, str], float] = field(default_factory=dict)
     proposing: dict[Node, int] = field(default_factory=dict)
     """How often each node had slept when it was given the right to propose."""
+    isolated: set[str] = field(default_factory=set)
+    """The runs for which a person has seen to it that the machines isolate."""
 
     def __post_init__(self) -> None:
         self.pushers = Bodies(self.stage)
@@ -85,6 +87,10 @@ class FixWorld:
     def fate(self, run_key: str, what: str) -> float:
         """How this goes for this run, whoever tries."""
         return self.fates.setdefault((run_key, what), self.stage.dice.random())
+
+    def lacks_isolation(self, run_key: str) -> bool:
+        """Whether its checks are refused: by the key, so that no seed's luck depends on it."""
+        return int(run_key[:4], 16) % 5 == 1 and run_key not in self.isolated
 
     def create(self, head: str, base: str) -> Pull | None:
         """None where GitHub answers 422."""
@@ -319,6 +325,8 @@ class Examiner:
             world.stage.expect(not refused, f"{run_key[:6]} was refused and goes on")
         await asyncio.sleep(world.stage.dice.choice([0.0, 0.5, 3.0]))
         await self._wire.call(f"check {self._stage}", lambda: None)
+        if self._stage == "VALIDATION" and world.lacks_isolation(run_key):
+            raise NotIsolated("nothing isolates here", "install bubblewrap")
         if world.stage.dice.random() < 0.08 and not world.stage.weather.calm:
             raise Transient("the machine is too busy")
         if world.fate(run_key, self._stage) < 0.08:
