@@ -25,6 +25,7 @@ from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import Rejected
 from towline.flow.bridge import Bridge
 from towline.flow.deliver import DeliveryHandler
+from towline.flow.fix_start import StartReader
 from towline.flow.ingest import DELIVERY, Ingest, Sender
 from towline.flow.prune import Pruning, plain
 from towline.flow.reap import Reaper, Tidying
@@ -47,6 +48,7 @@ from towline.service_tow import (
     outside_of,
 )
 from towline.settings import Settings
+from towline.settings_policy import fix_rules_of
 from towline.sources import SOURCES
 from towline.store.api_keys import SqlApiKeys
 from towline.store.clock import SystemClock
@@ -113,10 +115,11 @@ class Service:
         self._broker = _broker(settings)
         self.bell: Bell = self._broker or self._own_bell
         self.jobs = SqlJobs(self.database, self.bell)
-        self.inbox = SqlInbox(self.database, _rates_of(settings))
+        rates = _rates_of(settings)
+        self.inbox = SqlInbox(self.database, rates)
         self.ingest = Ingest(
             self.inbox, self.bell, self.clock, self.audit, _senders(settings),
-            settings.pipeline.max_attempts,
+            settings.pipeline.max_attempts, StartReader(fix_rules_of(settings)),
         )  # fmt: skip
         app = github_app_of(settings)
         self.tow = TowParts(
@@ -130,7 +133,7 @@ class Service:
         )
         self._locks = LockService(self._state.leases, self._state.mailbox, self.clock)
         self.fix = FixService(
-            settings, self.database, self.jobs, self._locks, self.clock, self.tow.outside
+            settings, self.database, self.jobs, self._locks, self.clock, self.tow.outside, rates
         )
         self._first = first_told(self.fix.beside(self.tow.tracker), self.database, settings)
         self._pollers = pollers_of(
@@ -354,7 +357,9 @@ def _check(settings: Settings) -> None:
 
 def _rates_of(settings: Settings) -> Rates:
     ingest = settings.ingest
-    return per_minute(ingest.repo_rate_per_minute, ingest.org_rate_per_minute)
+    return per_minute(
+        ingest.repo_rate_per_minute, ingest.org_rate_per_minute, ingest.repo_flood_per_minute
+    )
 
 
 def _hook_limits(settings: Settings) -> HookLimits:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from towline.coordination.locks import LockService
 from towline.core.events import Event
+from towline.core.throttle import Rates
 from towline.errors import Definitive, NotIsolated
 from towline.fixers.audit import PipAudit
 from towline.fixers.config import AgentConfig, FixerConfig, LlmConfig
@@ -41,6 +42,8 @@ from towline.store.sqlite import path_of
 
 _AT_A_TIME = 20
 _REVIVE_SECONDS = 60.0
+_KEEP_PLACES_US = 86_400_000_000
+"""For so long a failure that is reported again takes no second place."""
 _LONGER_THAN_THE_DEAD = 15.0
 _log = logging.getLogger("towline.fix")
 
@@ -56,6 +59,7 @@ class FixService:
         locks: LockService,
         clock: Clock,
         outside: Outside,
+        rates: Rates,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
@@ -64,7 +68,7 @@ class FixService:
         self._outside = outside
         self._rules = fix_rules_of(settings)
         self.store = SqlRuns(database)
-        self._starter = FixStarter(self.store, self._rules, clock)
+        self._starter = FixStarter(self.store, self._rules, clock, rates)
         self._audits = AuditStarter(jobs, self._rules, settings.pipeline.max_attempts)
         self._sandbox = MachineSandbox(settings.fix.sandbox, own_places(settings))
         self._repositories: GitRepositories | None = None
@@ -125,7 +129,11 @@ class FixService:
 
     def _pruning(self) -> Pruning:
         keep_us = int(self._settings.fix.keep_seconds * 1e6)
-        return Pruning({"runs": lambda most: self.store.prune(most, keep_us)}, _AT_A_TIME)
+        tables = {
+            "runs": lambda most: self.store.prune(most, keep_us),
+            "places of runs": lambda most: self.store.forget_places(most, _KEEP_PLACES_US),
+        }
+        return Pruning(tables, _AT_A_TIME)
 
     async def _made(self) -> FixHandler:
         if self._handler is None:

@@ -88,9 +88,11 @@ class IngestSettings(Table):
     """What may come in, how fast, and how long it is kept."""
 
     repo_rate_per_minute: Count = 30
-    """Deliveries of one repository that are worked on at once; the rest runs later."""
+    """Fix runs that events of a repository start; each one in excess starts at its turn."""
     org_rate_per_minute: Count | None = None
     """The same for all repositories of an owner on GitHub, or of a topmost group on GitLab."""
+    repo_flood_per_minute: Count = 3_000
+    """Deliveries of a repository, commands and reviews aside; each in excess waits its turn."""
     max_body_bytes: Count = 26_214_400
     """Above which a delivery is refused with 413."""
     max_concurrency: Count = 512

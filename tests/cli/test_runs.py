@@ -54,4 +54,6 @@ def test_a_state_that_is_none(sqlite_url: str) -> None:
     """One line that says what is allowed."""
     done = towline(sqlite_url, "runs", "--state", "lost")
     assert done.exit_code != 0
-    assert "unknown state 'lost'; allowed: waiting, running, blocked, done" in str(done.exception)
+    assert "unknown state 'lost'; allowed: scheduled, waiting, running, blocked, done" in str(
+        done.exception
+    )

@@ -8,7 +8,9 @@ from typing import Any
 
 from tests.clocks import ManualClock
 from tests.sources.samples import OLD_SECRET, SECRET, github_headers
+from towline.core.fixrun import FixPolicy, FixRules
 from towline.core.throttle import per_minute
+from towline.flow.fix_start import StartReader
 from towline.flow.ingest import Ingest, Receipt, Sender
 from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
 from towline.sources import SOURCES
@@ -28,13 +30,15 @@ class Desk:
         clock: ManualClock,
         repo_rate: int = 1000,
         secrets: Sequence[str] | None = (SECRET, OLD_SECRET),
+        flood: int = 3000,
     ) -> None:
-        self.inbox = SqlInbox(database, per_minute(repo_rate))
+        self.inbox = SqlInbox(database, per_minute(repo_rate, flood=flood))
         self.jobs = SqlJobs(database)
         self.rung: list[str] = []
         self.audited: list[dict[str, Any]] = []
         senders = {name: Sender(secrets) for name in SOURCES} if secrets else {}
-        self.ingest = Ingest(self.inbox, self, clock, self._audit, senders, max_attempts=3)
+        rules = FixRules(repos={"acme/app": FixPolicy()})
+        self.ingest = Ingest(self.inbox, self, clock, self._audit, senders, 3, StartReader(rules))
 
     def ring(self, job_ids: Sequence[str] = ()) -> None:
         self.rung.extend(job_ids)
@@ -56,9 +60,11 @@ class Desk:
         return job
 
 
-def check(sha: str, name: str = "build") -> dict[str, Any]:
-    run = {"id": 1, "head_sha": sha, "name": name, "status": "completed", "conclusion": "failure"}
-    return {"action": "completed", "check_run": run, "repository": {"full_name": "acme/app"}}
+def check(sha: str, name: str = "build", run: int = 1) -> dict[str, Any]:
+    """A check that failed on the branch `main`."""
+    about = {"id": run, "head_sha": sha, "name": name, "check_suite": {"head_branch": "main"}}
+    about |= {"status": "completed", "conclusion": "failure"}
+    return {"action": "completed", "check_run": about, "repository": {"full_name": "acme/app"}}
 
 
 def comment(text: str, comment_id: int = 1) -> dict[str, Any]:

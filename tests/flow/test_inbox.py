@@ -4,33 +4,59 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from tests.clocks import ManualClock
 from towline.coordination.sql import SqlDocuments
-from towline.core.throttle import per_minute
-from towline.ports.inbox import Arrival, Note
+from towline.core.throttle import Rates, Start, per_minute, rate_of
+from towline.ports.inbox import Arrival, Note, Taken
 from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
 from towline.store.sql import Database
 
-PER_MINUTE = 5
+AT_ONCE = 5
+INTERVAL = 600.0
+"""So long that the time that a test takes is nothing beside it."""
 MINUTE_US = 60_000_000
 BODY = b"\x00\xff binary \\ \" ' bytes"
 
 
 @pytest.fixture
 def inbox(database: Database) -> SqlInbox:
-    return SqlInbox(database, per_minute(PER_MINUTE))
+    return flooded_at(database, AT_ONCE)
+
+
+def flooded_at(database: Database, flood: int, org: int | None = None) -> SqlInbox:
+    """So many deliveries at once, and `AT_ONCE` fix runs, then one of each at its interval."""
+    period_us = int(AT_ONCE * INTERVAL * 1e6)
+    in_all = None if org is None else rate_of(org, period_us)
+    return SqlInbox(database, Rates(rate_of(AT_ONCE, period_us), in_all, rate_of(flood, period_us)))
 
 
 def arrival(
-    name: str, *, repo: str | None = None, subject: str | None = None, body: bytes = BODY
+    name: str,
+    *,
+    repo: str | None = None,
+    subject: str | None = None,
+    body: bytes = BODY,
+    priority: int = 0,
+    starts: str | None = None,
 ) -> Arrival:
+    """`starts` is the key of the fix run that it asks for."""
     new = NewJob(f"job_{name}", OWN_QUEUE, "delivery", repo=repo, subject=subject)
-    return Arrival(f"github:7:{name}", name, "github", "push", repo, body, new)
+    new = new._replace(priority=priority)
+    asked = () if starts is None else (Start(starts, repo or ""),)
+    return Arrival(f"github:7:{name}", name, "github", "push", repo, body, new, asked)
+
+
+def waits_of(answers: Iterable[Taken]) -> list[float]:
+    """How many intervals each of the throttled ones waits, the shortest first."""
+    return sorted(
+        round(one.retry_after / INTERVAL, 1) for one in answers if one.status == "throttled"
+    )
 
 
 async def due(jobs: SqlJobs) -> list[str]:
@@ -91,45 +117,105 @@ async def test_two_stores_take_a_delivery_once(inbox: SqlInbox, database: Databa
     assert Counter(answer.status for answer in answers) == {"accepted": 100, "duplicate": 100}
 
 
-async def test_over_its_rate_a_repository_waits(
+async def test_beyond_the_flood_limit_each_delivery_has_its_turn(
     inbox: SqlInbox, jobs: SqlJobs, clock: ManualClock
 ) -> None:
-    """The excess is stored and runs later; other repositories and repeats are not touched."""
+    """The k-th in excess runs after k intervals; other repositories and repeats are not touched."""
     many = await asyncio.gather(*(inbox.take(arrival(f"{n}", repo="acme/app")) for n in range(8)))
     assert Counter(one.status for one in many) == {"accepted": 5, "throttled": 3}
-    assert all(0 < one.retry_after <= 12 for one in many if one.status == "throttled")
+    assert waits_of(many) == [1, 2, 3]
     assert (await inbox.take(arrival("0", repo="acme/app"))).status == "duplicate"
     assert (await inbox.take(arrival("x", repo="acme/other"))).status == "accepted"
     assert (await inbox.take(arrival("y"))).status == "accepted"
     assert len(await due(jobs)) == 7
-    clock.advance(13)
-    late = {one.job_id for one in many if one.status == "throttled"}
-    assert set(await due(jobs)) == late
-    found = [(await inbox.find(f"{n}"))[0] for n in range(8)]
-    assert {one.job_id for one in found if one.throttled} == late
+    assert waits_of([await inbox.take(arrival("8", repo="acme/app"))]) == [4]
+    late = [one.job_id for one in many if one.status == "throttled"] + ["job_8"]
+    turns = []
+    for _ in late:
+        clock.advance(INTERVAL)
+        turns += await due(jobs)
+    assert turns == late
+    found = [(await inbox.find(f"{n}"))[0] for n in range(9)]
+    assert {one.job_id for one in found if one.throttled} == set(late)
 
 
-async def test_over_its_rate_an_organisation_waits(
+async def test_a_flood_does_not_hold_up_what_a_person_says(inbox: SqlInbox, jobs: SqlJobs) -> None:
+    """It is neither delayed nor counted, and it is the first to be worked on."""
+    for n in range(2 * AT_ONCE):
+        await inbox.take(arrival(f"{n}", repo="acme/app"))
+    for name in ("why", "review"):
+        said = await inbox.take(arrival(name, repo="acme/app", priority=10))
+        assert said.status == "accepted"
+    assert (await due(jobs))[:2] == ["job_why", "job_review"]
+    assert waits_of([await inbox.take(arrival("next", repo="acme/app"))]) == [AT_ONCE + 1]
+
+
+async def test_the_rate_puts_off_runs_and_not_deliveries(
     database: Database, jobs: SqlJobs, clock: ManualClock
 ) -> None:
-    """Whichever of its repositories sends; the longer of both waits counts, and nothing is lost."""
-    inbox = SqlInbox(database, per_minute(PER_MINUTE, org=2 * PER_MINUTE))
-    storm = [arrival(f"{n:02}", repo=f"acme/app{n % 3}") for n in range(15)]
+    """Each run in excess has a turn of its own, over many batches and stores; no job waits."""
+    boxes = [flooded_at(database, 3000) for _ in range(3)]
+    answers = []
+    for batch in range(4):
+        storm = [
+            arrival(f"{batch}-{n}", repo="acme/app", starts=f"run-{batch}-{n}") for n in range(5)
+        ]
+        answers += await asyncio.gather(
+            *(boxes[(batch + n) % 3].take(one) for n, one in enumerate(storm))
+        )
+    assert Counter(one.status for one in answers) == {"accepted": 5, "throttled": 15}
+    assert waits_of(answers) == list(range(1, 16))
+    assert len(await due(jobs)) == 20
+    assert (await boxes[0].take(arrival("x", repo="acme/app"))).status == "accepted"
+    clock.advance(16 * INTERVAL)
+    late = await boxes[0].take(arrival("y", repo="acme/app", starts="run-y"))
+    assert late.status == "accepted"
+
+
+async def test_one_failure_takes_one_place(database: Database, clock: ManualClock) -> None:
+    """Told twice, as GitHub does, or sent again: the run keeps its turn."""
+    inbox = flooded_at(database, 3000)
+    for n in range(AT_ONCE):
+        for event in ("check_run", "workflow_job"):
+            told = await inbox.take(arrival(f"{event}{n}", repo="acme/app", starts=f"run-{n}"))
+            assert told.status == "accepted"
+    first = await inbox.take(arrival("a", repo="acme/app", starts="late"))
+    clock.advance(INTERVAL / 2)
+    again = await inbox.take(arrival("a", repo="acme/app", starts="late"))
+    twin = await inbox.take(arrival("b", repo="acme/app", starts="late"))
+    assert [one.status for one in (first, again, twin)] == ["throttled", "duplicate", "throttled"]
+    assert waits_of([first, again, twin]) == [0.5, 1]
+    two = [arrival(name, repo="acme/app", starts="next") for name in "cd"]
+    together = await asyncio.gather(*map(inbox.take, two))
+    assert waits_of(together) == [1.5, 1.5]
+
+
+async def test_another_limit_holds_for_those_who_wait(database: Database) -> None:
+    """With twice the limit, the next one waits for its turn half as long."""
+    box = flooded_at(database, AT_ONCE)
+    late = [await box.take(arrival(f"{n}", repo="acme/app")) for n in range(3 * AT_ONCE)][-1]
+    raised = await flooded_at(database, 2 * AT_ONCE).take(arrival("x", repo="acme/app"))
+    assert waits_of([late]) == [2 * AT_ONCE]
+    assert waits_of([raised]) == [AT_ONCE / 2]
+
+
+async def test_over_its_rate_an_organisation_waits(database: Database) -> None:
+    """Whichever of its repositories asks for runs; the longer of both waits counts."""
+    inbox = flooded_at(database, 3000, org=2 * AT_ONCE)
+    storm = [arrival(f"{n:02}", repo=f"acme/app{n % 3}", starts=f"run{n:02}") for n in range(15)]
     answers = await asyncio.gather(*(inbox.take(one) for one in storm))
     assert Counter(one.status for one in answers) == {"accepted": 10, "throttled": 5}
-    assert all(0 < one.retry_after <= 6 for one in answers if one.status == "throttled")
-    own = await inbox.take(arrival("x", repo="acme/app0"))
-    assert 6 < own.retry_after <= 12
-    for name, repo in (("y", "acme-labs/app"), ("z", "solo"), ("w", None)):
-        assert (await inbox.take(arrival(name, repo=repo))).status == "accepted"
-    assert len(await due(jobs)) == 13
-    clock.advance(13)
-    assert len(await due(jobs)) == 6
+    assert waits_of(answers) == [0.5, 1, 1.5, 2, 2.5]
+    own = await inbox.take(arrival("x", repo="acme/app0", starts="x"))
+    assert waits_of([own]) == [3]
+    for name, repo in (("y", "acme-labs/app"), ("z", "solo")):
+        other = await inbox.take(arrival(name, repo=repo, starts=name))
+        assert other.status == "accepted"
 
 
 async def test_a_duplicate_does_not_use_up_the_rate(inbox: SqlInbox) -> None:
     """A redelivery storm of one delivery leaves room for new ones."""
-    for _ in range(3 * PER_MINUTE):
+    for _ in range(3 * AT_ONCE):
         await inbox.take(arrival("same", repo="acme/app"))
     assert (await inbox.take(arrival("new", repo="acme/app"))).status == "accepted"
 
@@ -209,12 +295,13 @@ async def test_several_and_a_note_are_one_transaction(
 ) -> None:
     """All of them, or none where the note's document is not what it was; throttled as ever."""
     documents = SqlDocuments(database)
-    many = [arrival(str(n), repo="acme/app") for n in range(PER_MINUTE + 1)]
+    many = [arrival(str(n), repo="acme/app") for n in range(AT_ONCE + 1)]
+    many.append(arrival("run", repo="acme/other", starts="run"))
     taken = await inbox.take_all(many, Note("mark", 0, "one"))
     assert taken is not None
-    assert [one.status for one in taken] == ["accepted"] * PER_MINUTE + ["throttled"]
+    assert [one.status for one in taken] == ["accepted"] * AT_ONCE + ["throttled", "accepted"]
     assert (await documents.read("mark"))[:2] == (1, "one")
-    assert len(await due(jobs)) == PER_MINUTE
+    assert len(await due(jobs)) == AT_ONCE + 1
     again = [many[0], arrival("new")]
     for stale in (0, 2):
         assert await inbox.take_all(again, Note("mark", stale, "two")) is None

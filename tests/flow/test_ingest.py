@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -23,6 +24,7 @@ from towline.store.sql import Database
 
 SHA = "a" * 40
 PING = b'{"zen": "x"}'
+REPOSITORY: dict[str, Any] = {"repository": {"full_name": "acme/app"}}
 
 
 @pytest.fixture
@@ -140,22 +142,40 @@ async def test_comments_never_share(desk: Desk) -> None:
     assert len({receipt.job_id for receipt in receipts}) == 2
 
 
-async def test_over_the_rate_the_work_waits(database: Database, clock: ManualClock) -> None:
-    """Told so, rung for all the same, and not to be had before its time."""
+async def test_over_the_rate_the_run_waits(database: Database, clock: ManualClock) -> None:
+    """Told so; the work on the delivery itself waits for nothing."""
     desk = Desk(database, clock, repo_rate=2)
-    receipts = [await desk.github("issue_comment", comment("x", n), str(n)) for n in range(4)]
+    receipts = [
+        await desk.github("check_run", check(SHA[n:] + "b" * n, run=n), f"{n}") for n in range(4)
+    ]
     assert [receipt.status for receipt in receipts] == ["accepted"] * 2 + ["throttled_delayed"] * 2
     assert desk.rung == [receipt.job_id for receipt in receipts]
-    assert len(await desk.begin()) == 2
-    clock.advance(61)
-    assert len(await desk.begin()) == 2
+    assert len(await desk.begin()) == 4
 
 
-async def test_a_throttled_delivery_that_is_sent_again(
+async def test_what_starts_no_run_is_not_counted_by_the_rate(
+    database: Database, clock: ManualClock
+) -> None:
+    """Green checks, failures of pull requests and of other repositories, and what people ask."""
+    desk = Desk(database, clock, repo_rate=1)
+    told = [check(SHA, run=n) for n in range(5)]
+    told[0]["check_run"]["conclusion"] = "success"
+    told[1]["check_run"]["check_suite"] = {"head_branch": "towline/fix-1"}
+    told[2]["check_run"]["check_suite"] = {"head_branch": "a-feature"}
+    told[3]["repository"] = {"full_name": "acme/not-fixed"}
+    for n, payload in enumerate(told):
+        assert (await desk.github("check_run", payload, f"{n}")).status == "accepted"
+    assert (await desk.github("check_run", check(SHA, run=9), "9")).status == "throttled_delayed"
+    for n in range(3):
+        asked = await desk.github("issue_comment", comment("/copilot mend it", n), f"asked {n}")
+        assert asked.status == "accepted"
+
+
+async def test_a_delivery_that_was_put_off_and_is_sent_again(
     database: Database, clock: ManualClock
 ) -> None:
     """Its sender comes back before its time: it is a duplicate, and there is one job for it."""
-    desk = Desk(database, clock, repo_rate=1)
+    desk = Desk(database, clock, flood=1)
     counter = "towline_pipeline_throttled_total"
     before = REGISTRY.get_sample_value(counter, {"source": "github"}) or 0.0
     await desk.github("issue_comment", comment("x", 1), "first")
@@ -167,6 +187,24 @@ async def test_a_throttled_delivery_that_is_sent_again(
     assert len(await desk.jobs.listing(None, "", 10)) == 2
     clock.advance(61)
     assert late.job_id in {job.id for job in await desk.begin()}
+
+
+async def test_a_flood_lets_people_through(database: Database, clock: ManualClock) -> None:
+    """A command and a review go ahead of a bot's comments, and of comments without a command."""
+    desk = Desk(database, clock, flood=1)
+    await desk.github("ping", {"zen": "x"} | REPOSITORY, "0")
+    by_bot = comment("/why", 1)
+    by_bot["comment"]["user"] = {"login": "a[bot]", "type": "Bot"}
+    for n, payload in enumerate([by_bot, comment("why?", 2)]):
+        late = await desk.github("issue_comment", payload, f"late {n}")
+        assert late.status == "throttled_delayed"
+    pull = {"number": 7, "state": "open", "head": {"sha": SHA, "ref": "fix"}}
+    review = {"id": 3, "state": "changes_requested", "body": "", "user": {"login": "kim"}}
+    objection = {"action": "submitted", "review": review, "pull_request": pull} | REPOSITORY
+    for event, payload in [("pull_request_review", objection), ("issue_comment", comment("/why"))]:
+        said = await desk.github(event, payload, event)
+        assert said.status == "accepted"
+        assert (await desk.job_of(said)).priority > 0
 
 
 @pytest.mark.parametrize(

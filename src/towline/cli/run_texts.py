@@ -25,7 +25,8 @@ def show_runs(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _row(item: Mapping[str, Any]) -> list[Text]:
-    outcome = item["blocked_reason"] or item["last_pr_url"] or item["title"]
+    starts = f"starts at {item['starts_at']}" if item["starts_at"] else None
+    outcome = starts or item["blocked_reason"] or item["last_pr_url"] or item["title"]
     attempts = item["attempt_count"]
     return [
         Text(clean(item["run_key"])),

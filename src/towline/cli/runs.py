@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
 from towline.cli import waiting
 from towline.cli.prs import Config, Json, print_json
 from towline.cli.reading import opened_database
+from towline.core.fixrun import RunState
 from towline.errors import Rejected
 
 _Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
 _State = Annotated[
-    str | None, typer.Option("--state", help="Only those that are waiting, running, blocked, done.")
+    str | None,
+    typer.Option(
+        "--state", help="Only those that are scheduled, waiting, running, blocked or done."
+    ),
 ]
 _Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many at most.")]
-_STATES: Final = ("waiting", "running", "blocked", "done")
+_STATES: Final[tuple[RunState, ...]] = get_args(RunState)
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,7 @@ failed job as a check run and as a workflow job, both with the job's id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ LONGEST_TITLE: Final = 120
 _FORGES: Final = frozenset({"github", "gitlab"})
 _ISSUE_ACTIONS: Final = frozenset({"created", "updated", "commented", "found"})
 _ALERTS: Final = frozenset({"created", "reopened", "reintroduced", "auto_reopened"})
+_WITH_ADVISORIES: Final = frozenset({("github", "dependabot_alert")})
 _HTTP: Final = ("https://", "http://")
 
 
@@ -37,6 +38,29 @@ class Started(NamedTuple):
 
     run_key: str
     errand: Errand
+
+
+def starts_of(
+    source: str,
+    event_name: str,
+    events: Sequence[Event],
+    payload: Callable[[], Mapping[str, Any]],
+    rules: FixRules,
+) -> list[tuple[str, Started]]:
+    """The fix runs that a delivery asks for, each with the name that it has within the delivery."""
+    if not rules.repos:
+        return []
+    if (source, event_name) in _WITH_ADVISORIES or source == "ci":
+        found = advised(source, event_name, payload(), rules)
+        if found is not None:
+            return [("advisory", found)]
+    asked = [(str(place), errand_of(event, rules)) for place, event in enumerate(events)]
+    return [(name, started) for name, started in asked if started is not None]
+
+
+def is_counted(started: Started) -> bool:
+    """Whether the rate of its repository counts it; a run that a person asks for starts at once."""
+    return "comment" not in started.errand.more
 
 
 def errand_of(event: Event, rules: FixRules) -> Started | None:

@@ -26,7 +26,8 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 Cause: TypeAlias = Literal["failure", "vulnerability", "request"]
 """A check failed, an advisory names a dependency, or somebody asked."""
 
-RunState: TypeAlias = Literal["waiting", "running", "blocked", "done"]
+RunState: TypeAlias = Literal["scheduled", "waiting", "running", "blocked", "done"]
+"""`scheduled` waits for its turn under the rate of its repository, `waiting` for a worker."""
 StageOutcome: TypeAlias = Literal["passed", "refused", "failed"]
 """`refused` is definitive; `failed` may be tried again."""
 
@@ -226,10 +227,12 @@ class RunRecord(NamedTuple):
     last_job: str | None = None
     """The job that made the last attempt."""
     unblocked_by: str | None = None
+    starts_us: int | None = None
+    """When its turn comes, or came, if the rate put it off."""
 
     @property
     def live(self) -> bool:
-        return self.state in ("waiting", "running")
+        return self.state in ("scheduled", "waiting", "running")
 
     @property
     def opening(self) -> Opening | None:

@@ -3,6 +3,10 @@
 That number is the theoretical arrival time: when the next hit would arrive if all hits so far
 had come evenly spaced. It may run ahead of the clock by the burst, which is the whole period: so
 `limit` hits may come at once, and then one every `period / limit`.
+
+Two uses differ in one thing. A limiter (`pace`) refuses a hit without room, and the number stands
+still. A queue (`turns`) takes every hit, and the number moves on: the k-th hit without room has
+its turn after k intervals, however many requests and processes the hits come from.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 _MINUTE_US: Final = 60_000_000
+_FLOOD: Final = 3_000
 
 
 class Rate(NamedTuple):
@@ -18,10 +23,21 @@ class Rate(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """How fast deliveries are worked on: of one repository, and of all of its organisation."""
+    """How fast the deliveries of a repository may start fix runs, and how fast they may come."""
 
     repo: Rate
+    """Of the fix runs that events of one repository start."""
     org: Rate | None = None
+    """Of those of all repositories of an organisation."""
+    flood: Rate = Rate(_MINUTE_US // _FLOOD, _MINUTE_US // _FLOOD * _FLOOD)
+    """Of all deliveries of one repository."""
+
+
+class Start(NamedTuple):
+    """A fix run that a delivery asks for, and that counts by the rate of its repository."""
+
+    run_key: str
+    repo: str
 
 
 class Verdict(NamedTuple):
@@ -37,8 +53,9 @@ def rate_of(limit: int, per_us: int) -> Rate:
     return Rate(interval, interval * limit)
 
 
-def per_minute(repo: int, org: int | None = None) -> Rates:
-    return Rates(rate_of(repo, _MINUTE_US), None if org is None else rate_of(org, _MINUTE_US))
+def per_minute(repo: int, org: int | None = None, flood: int = _FLOOD) -> Rates:
+    organisation = None if org is None else rate_of(org, _MINUTE_US)
+    return Rates(rate_of(repo, _MINUTE_US), organisation, rate_of(flood, _MINUTE_US))
 
 
 def org_of(repo: str) -> str | None:
@@ -47,15 +64,24 @@ def org_of(repo: str) -> str | None:
     return owner if slash and owner else None
 
 
-def meters_of(repo: str | None, rates: Rates) -> list[tuple[str, Rate]]:
-    """What a delivery of this repository is counted by."""
-    if repo is None:
-        return []
-    meters = [(f"repo:{repo}:webhook:minute", rates.repo)]
-    org = org_of(repo)
+def meters_of(start: Start, rates: Rates) -> list[tuple[str, Rate]]:
+    """The meters that count a fix run."""
+    meters = [(f"repo:{start.repo}:webhook:minute", rates.repo)]
+    org = org_of(start.repo)
     if rates.org is not None and org is not None:
         meters.append((f"org:{org}:webhook:minute", rates.org))
     return meters
+
+
+def flood_meter(repo: str | None, urgent: bool) -> str | None:
+    """The meter that counts a delivery of this repository; what a person says is not counted."""
+    return None if repo is None or urgent else f"repo:{repo}:webhook:flood"
+
+
+def turns(arrival: int, now: int, hits: int, rate: Rate) -> list[int]:
+    """How long each of these hits waits for its turn, given the arrival time after all of them."""
+    before = arrival - hits * rate.interval_us - rate.burst_us - now
+    return [max(0, before + place * rate.interval_us) for place in range(1, hits + 1)]
 
 
 def pace(arrival: int, now: int, hits: int, interval_us: int, burst_us: int) -> tuple[int, int]:

@@ -121,5 +121,5 @@ class AuditHandler:
         wanted = audited(repo, advisory, base, self._rules)
         if wanted is None:
             return []
-        run, created = await self._starter.start(*wanted)
+        run, created = await self._starter.audited(*wanted)
         return [run.run_key] if created else []

@@ -11,58 +11,90 @@ from typing import Any, Final
 import orjson
 
 from towline.core.events import Event
-from towline.core.fix_start import Started, advised, errand_of, replacing
+from towline.core.fix_start import Started, is_counted, replacing, starts_of
 from towline.core.fixrun import Errand, FixRules, RunRecord, branch_of
 from towline.core.ids import job_id
+from towline.core.throttle import Rates, Start
 from towline.flow.deliver import payload_of
 from towline.flow.fix_metrics import STARTED
 from towline.ports.clock import Clock
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, NewJob
 from towline.ports.runs import RunStore
+from towline.sources import Delivery
 
 FIX: Final = "fix"
-_WITH_ADVISORIES: Final = frozenset({("github", "dependabot_alert")})
 _PAGE: Final = 100
 _MOST_PAGES: Final = 20
 _log = logging.getLogger("towline.fix")
 
 
+class StartReader:
+    """Tells the inbox which fix runs a delivery asks for, before the delivery is stored.
+
+    Only those that the rate counts: each takes its place as the delivery comes in."""
+
+    def __init__(self, rules: FixRules) -> None:
+        self._rules = rules
+
+    def __call__(self, delivery: Delivery) -> tuple[Start, ...]:
+        if not self._rules.repos:
+            return ()
+        asked = starts_of(
+            delivery.source,
+            delivery.event_name,
+            delivery.events,
+            lambda: delivery.payload if isinstance(delivery.payload, dict) else {},
+            self._rules,
+        )
+        return tuple(
+            Start(started.run_key, started.errand.repo)
+            for _, started in asked
+            if is_counted(started)
+        )
+
+
 class FixStarter:
     """Told of each delivery beside the tracker; to be told of one again does no harm."""
 
-    def __init__(self, runs: RunStore, rules: FixRules, clock: Clock) -> None:
+    def __init__(
+        self, runs: RunStore, rules: FixRules, clock: Clock, rates: Rates | None = None
+    ) -> None:
+        """`rates` holds for runs that no delivery asks for, such as those of an audit."""
         self._runs = runs
         self._rules = rules
         self._clock = clock
+        self._rates = rates
 
     async def __call__(self, stored: Stored, events: Sequence[Event]) -> None:
-        if not self._rules.repos:
-            return
-        if (found := self._advised(stored)) is not None:
-            await self.start(found, f"{stored.key}:advisory", stored.delivery_id)
-            return
-        for place, event in enumerate(events):
-            started = errand_of(event, self._rules)
-            if started is not None:
-                await self.start(started, f"{stored.key}:{place}", stored.delivery_id)
+        asked = starts_of(
+            stored.source,
+            stored.event_name,
+            events,
+            lambda: payload_of(stored),
+            self._rules,
+        )
+        for name, started in asked:
+            await self.start(started, f"{stored.key}:{name}", stored.delivery_id)
 
-    def _advised(self, stored: Stored) -> Started | None:
-        named = (stored.source, stored.event_name) in _WITH_ADVISORIES
-        if not named and not (stored.source == "ci" and b'"advisory"' in (stored.body or b"")):
-            return None
-        return advised(stored.source, stored.event_name, payload_of(stored), self._rules)
+    async def audited(self, started: Started, event_id: str) -> tuple[RunRecord, bool]:
+        """As `start`, for a run that takes its place now: an audit found it, and no delivery."""
+        return await self.start(started, event_id, rates=self._rates)
 
     async def start(
-        self, started: Started, event_id: str, delivery_id: str | None = None
+        self,
+        started: Started,
+        event_id: str,
+        delivery_id: str | None = None,
+        rates: Rates | None = None,
     ) -> tuple[RunRecord, bool]:
-        """The run for this, and whether it is new."""
+        """The run for this, and whether it is new; its job has the run's turn."""
         run_key, errand = started
         policy = self._rules.repos.get(errand.repo)
         most = policy.max_attempts if policy is not None else 3
         job = run_job(run_key, errand.repo, self._clock.now_us(), most)
         run, created = await self._runs.get_or_create(
-            run_key, event_id, errand, branch_of(errand, run_key), job
+            run_key, event_id, errand, branch_of(errand, run_key), job, rates
         )
         if created:
             STARTED.labels(errand.cause).inc()

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -18,9 +18,11 @@ import orjson
 
 from towline import tracing
 from towline.core import keys
-from towline.core.events import CommandGiven, Commented
+from towline.core.commands import parse
+from towline.core.events import Actor, CommandGiven, Commented, Event, ReviewSubmitted
 from towline.core.ids import job_id
 from towline.core.subjects import subject_of
+from towline.core.throttle import Start
 from towline.flow.ingest_metrics import count_delivery
 from towline.ports.clock import Clock
 from towline.ports.inbox import Arrival, Inbox, Note, Taken
@@ -66,6 +68,10 @@ _NOBODY: Final = Sender()
 _THE_SOURCE_ITSELF: Final = Sender(allow_unsigned=True)
 
 
+def _starts_nothing(delivery: Delivery) -> tuple[Start, ...]:
+    return ()
+
+
 class Ingest:
     def __init__(
         self,
@@ -75,13 +81,16 @@ class Ingest:
         audit: Audit,
         senders: Mapping[str, Sender],
         max_attempts: int,
+        starts: Callable[[Delivery], tuple[Start, ...]] = _starts_nothing,
     ) -> None:
+        """`starts` tells which fix runs a delivery asks for."""
         self._inbox = inbox
         self._bell = bell
         self._clock = clock
         self._audit = audit
         self._senders = senders
         self._max_attempts = max_attempts
+        self._starts = starts
 
     async def take_in(
         self,
@@ -161,6 +170,7 @@ class Ingest:
             delivery.repo,
             _payload(delivery, body),
             job,
+            self._starts(delivery),
         )
 
     def _receipt(self, arrival: Arrival, taken: Taken) -> Receipt:
@@ -214,8 +224,19 @@ def _payload(delivery: Delivery, body: bytes) -> bytes:
 
 
 def _priority(delivery: Delivery) -> int:
-    """A person waits for what they ordered."""
-    for event in delivery.events:
-        if isinstance(event, CommandGiven | Commented):
-            return _URGENT
-    return 0
+    """What a person says goes first, and no flood holds it up."""
+    return _URGENT if any(map(_is_said_by_a_person, delivery.events)) else 0
+
+
+def _is_said_by_a_person(event: Event) -> bool:
+    """A command, or a review, which may be an objection."""
+    if isinstance(event, CommandGiven):
+        return True
+    if isinstance(event, Commented):
+        given = parse(event.body)
+        return not _is_bot(event.author) and bool(given.commands or given.unknown)
+    return isinstance(event, ReviewSubmitted) and not _is_bot(event.reviewer)
+
+
+def _is_bot(actor: Actor | None) -> bool:
+    return actor is not None and actor.is_bot

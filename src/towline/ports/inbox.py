@@ -6,6 +6,7 @@ from asyncio import Future
 from collections.abc import Awaitable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
+from towline.core.throttle import Start
 from towline.ports.jobs import NewJob
 from towline.ports.pruning import Pruned
 
@@ -23,10 +24,21 @@ class Arrival(NamedTuple):
     body: bytes
     """JSON."""
     job: NewJob
+    starts: tuple[Start, ...] = ()
+    """The fix runs that it asks for, as far as the rate of their repository counts them."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a person waits for it; then the flood limit does not."""
+        return self.job.priority > 0
 
 
 class Taken(NamedTuple):
-    """`accepted` and `throttled` are durable; `throttled` runs only after `retry_after`."""
+    """`accepted` and `throttled` are durable.
+
+    Of a `throttled` one the fix run, or beyond the flood limit the job, starts after `retry_after`
+    seconds.
+    """
 
     status: TakenStatus
     job_id: str

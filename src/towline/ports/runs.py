@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol, TypeAlias
 
 from towline.core.fixrun import Beside, Errand, RunRecord, RunState, StageRecord
+from towline.core.throttle import Rates
 from towline.ports.jobs import NewJob
 from towline.ports.pruning import Pruned
 
@@ -14,9 +15,19 @@ Intended: TypeAlias = Literal["written", "superseded", "beaten"]
 
 class RunStore(Protocol):
     async def get_or_create(
-        self, run_key: str, event_id: str, errand: Errand, branch: str, job: NewJob
+        self,
+        run_key: str,
+        event_id: str,
+        errand: Errand,
+        branch: str,
+        job: NewJob,
+        rates: Rates | None = None,
     ) -> tuple[RunRecord, bool]:
-        """The run, and whether it is new; its job is queued in the same transaction, once."""
+        """The run, and whether it is new; its job is queued in the same transaction, once.
+
+        The job starts when the turn of the run comes. The inbox has taken its place already, if
+        an event starts it and the rate counts it; with `rates` a new run takes its place here.
+        """
         ...
 
     async def read(self, run_key: str) -> RunRecord | None: ...
@@ -86,3 +97,7 @@ class RunStore(Protocol):
         ...
 
     async def prune(self, most: int, keep_us: int) -> Pruned: ...
+
+    async def forget_places(self, most: int, keep_us: int) -> Pruned:
+        """Delete the places of runs whose turn came that long ago."""
+        ...

@@ -1,9 +1,10 @@
 """The inbox in SQL: dedup, throttle, store and enqueue are one transaction.
 
-Arrivals of concurrent requests share it. A repository, or an organisation, that sends more than
-its rate has the jobs of the excess run later; nothing is dropped. A delivery about something that
-a waiting job is about already joins that job, whose row is locked so that nobody can begin it
-meanwhile.
+Arrivals of concurrent requests share it. Two limits put work off, and nothing is dropped. Over its
+rate, a repository has the fix runs of the excess start later, each at its turn, while the jobs of
+the deliveries themselves run at once. Over the flood limit, the jobs run later, too, except for
+what people say. A delivery about something that a waiting job is about already joins that job,
+whose row is locked so that nobody can begin it meanwhile.
 
 A delivery is found by the sender's id and by its key through one index: equal keys have equal ids.
 """
@@ -17,7 +18,7 @@ from operator import itemgetter
 
 import orjson
 
-from towline.core.throttle import Rate, Rates, meters_of, verdict
+from towline.core.throttle import Rates, flood_meter, turns
 from towline.ports.inbox import Arrival, Note, Stored, Taken
 from towline.ports.jobs import NewJob
 from towline.ports.pruning import Pruned
@@ -28,8 +29,9 @@ from towline.store.document_statements import noting
 from towline.store.inbox_at_once import TAKE, rows_at_once
 from towline.store.job_statements import ENQUEUE_SILENTLY
 from towline.store.pruning import Mark
-from towline.store.rate_statements import EXCESS, HIT_SILENTLY, PACED
+from towline.store.rate_statements import ARRIVALS, LATEST, QUEUE_UP_SILENTLY
 from towline.store.sql import Database, Row, Script, Statement
+from towline.store.starts import placing
 
 _MOST_PASSENGERS = 100
 _PATIENCE_SECONDS = 9.0
@@ -191,9 +193,13 @@ class SqlInbox:
         return [taken[arrival.key] for arrival in arrivals]
 
     async def _fly_at_once(self, arrivals: list[Arrival]) -> list[Taken]:
+        """One statement, unless a fix run takes its place in the same transaction."""
+        if any(arrival.starts for arrival in arrivals):
+            taken = await self._database.transact(lambda: _taking_at_once(arrivals, self._rates))
+            return [taken[arrival.key] for arrival in arrivals]
         rows = rows_at_once(arrivals, _MOST_PASSENGERS, self._rates)
         found = {row[0]: row for row in await self._database.run(TAKE, rows)}
-        late = _late_ones(arrivals, found)
+        late = _late_ones(arrivals, _delays_at_once(found))
         if late:
             await self._database.run(THROTTLED, late)
         return [_told_at_once(arrival, found[arrival.key]) for arrival in arrivals]
@@ -248,22 +254,33 @@ def _subject_of(arrival: Arrival) -> str | None:
     return arrival.job.subject
 
 
-def _told_at_once(arrival: Arrival, row: Row) -> Taken:
+def _told_at_once(arrival: Arrival, row: Row, wait_us: int = 0) -> Taken:
     _, job_id, first_body, copies, delay_us = row
-    return _repeated(arrival, job_id, first_body) if copies else _told(job_id, delay_us)
+    if copies:
+        return _repeated(arrival, job_id, first_body)
+    return _told(job_id, max(delay_us, wait_us))
 
 
-def _late_ones(arrivals: Sequence[Arrival], found: Mapping[str, Row]) -> list[Row]:
-    return [(arrival.delivery_id, arrival.key) for arrival in arrivals if found[arrival.key][4]]
+def _delays_at_once(found: Mapping[str, Row]) -> dict[str, int]:
+    return {key: row[4] or 0 for key, row in found.items()}
+
+
+def _late_ones(arrivals: Sequence[Arrival], waits: Mapping[str, int]) -> list[Row]:
+    return [(arrival.delivery_id, arrival.key) for arrival in arrivals if waits.get(arrival.key)]
 
 
 def _taking_at_once(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
     rows = yield TAKE, rows_at_once(arrivals, _MOST_PASSENGERS, rates)
     found = {row[0]: row for row in rows}
-    late = _late_ones(arrivals, found)
+    new = [arrival for arrival in arrivals if not found[arrival.key][3]]
+    waits = yield from _starting(new, _delays_at_once(found), rates)
+    late = _late_ones(new, waits)
     if late:
         yield THROTTLED, late
-    return {arrival.key: _told_at_once(arrival, found[arrival.key]) for arrival in arrivals}
+    return {
+        arrival.key: _told_at_once(arrival, found[arrival.key], waits.get(arrival.key, 0))
+        for arrival in arrivals
+    }
 
 
 def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
@@ -279,13 +296,14 @@ def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken
     new = [arrival for arrival in arrivals if arrival.key not in told]
     if not new:
         return told
-    delays = yield from _throttling(new, rates)
-    late = [(arrival.delivery_id, arrival.key) for arrival in new if delays.get(arrival.key)]
+    delays = yield from _flooding(new, rates)
+    waits = yield from _starting(new, delays, rates)
+    late = _late_ones(new, waits)
     if late:
         yield THROTTLED, late
     yield from _queueing(new, job_of, delays, {job for job, _ in waiting.values()})
     for arrival in new:
-        told[arrival.key] = _told(job_of[arrival.key], delays.get(arrival.key))
+        told[arrival.key] = _told(job_of[arrival.key], waits.get(arrival.key, 0))
     return told
 
 
@@ -333,35 +351,41 @@ def _assign(arrivals: Sequence[Arrival], waiting: dict[str, tuple[str, int]]) ->
     return job_of
 
 
-def _throttling(new: Sequence[Arrival], rates: Rates) -> Script[dict[str, int]]:
+def _flooding(new: Sequence[Arrival], rates: Rates) -> Script[dict[str, int]]:
     """How long the job of each new delivery must wait, in microseconds."""
-    meters = {arrival.key: meters_of(arrival.repo, rates) for arrival in new}
-    hits = Counter(meter for counted in meters.values() for meter in counted)
+    meters = {arrival.key: flood_meter(arrival.repo, arrival.urgent) for arrival in new}
+    hits = Counter(meter for meter in meters.values() if meter is not None)
     if not hits:
         return {}
-    wanted = [(key, count, *rate) for (key, rate), count in sorted(hits.items())]
-    yield HIT_SILENTLY, wanted
-    excess = yield EXCESS, [(key, count) for key, count, *_ in wanted]
-    if not any(row[0] for row in excess):
+    yield QUEUE_UP_SILENTLY, [(meter, hits[meter], *rates.flood) for meter in sorted(hits)]
+    latest = yield LATEST, [(meter,) for meter in sorted(hits)]
+    if not any(row[0] > 0 for row in latest):
         return {}
-    rows = yield PACED, [(key,) for key, *_ in wanted]
-    rates_by_key = {key: Rate(*rate) for key, _, *rate in wanted}
-    room = {row[0]: row[1] for row in rows}
-    waits = {
-        key: verdict(False, arrival_us, now_us, rates_by_key[key]).retry_after
-        for key, _, arrival_us, now_us in rows
+    rows = yield ARRIVALS, [(meter,) for meter in sorted(hits)]
+    queues = {row[0]: iter(turns(row[1], row[2], hits[row[0]], rates.flood)) for row in rows}
+    return {key: next(queues[meter]) for key, meter in meters.items() if meter is not None}
+
+
+def _starting(
+    new: Sequence[Arrival], delays: Mapping[str, int], rates: Rates
+) -> Script[Mapping[str, int]]:
+    """How long each waits until everything that it asks for has begun, in microseconds."""
+    starts = [start for arrival in new for start in arrival.starts]
+    if not starts:
+        return delays
+    turn_of = yield from placing(starts, rates)
+    return {
+        arrival.key: max(
+            delays.get(arrival.key, 0), *(turn_of[start.run_key] for start in arrival.starts)
+        )
+        if arrival.starts
+        else delays.get(arrival.key, 0)
+        for arrival in new
     }
-    delays = dict.fromkeys(meters, 0)
-    for arrival in new:
-        for key, _ in meters[arrival.key]:
-            room[key] -= 1
-            if room[key] < 0:
-                delays[arrival.key] = max(1, delays[arrival.key], round(waits[key] * 1e6))
-    return delays
 
 
 def _queueing(
-    new: Sequence[Arrival], job_of: dict[str, str], delays: dict[str, int], waiting: set[str]
+    new: Sequence[Arrival], job_of: dict[str, str], delays: Mapping[str, int], waiting: set[str]
 ) -> Script[None]:
     """A new job starts when the first of its deliveries may."""
     aboard = Counter(job_of[arrival.key] for arrival in new)
@@ -384,7 +408,7 @@ def _job_of(arrival: Arrival, job_id: str, delay_us: int) -> NewJob:
     return arrival.job._replace(id=job_id, delay_us=delay_us)
 
 
-def _told(job_id: str, delay_us: int | None) -> Taken:
+def _told(job_id: str, delay_us: int) -> Taken:
     return Taken("throttled", job_id, delay_us / 1e6) if delay_us else Taken("accepted", job_id)
 
 

@@ -8,35 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from towline.core.throttle import Rates, org_of
+from towline.core.throttle import Rates, flood_meter
 from towline.ports.inbox import Arrival
 from towline.store.bodies import packed
 from towline.store.delivery_order import ordered
-from towline.store.rate_statements import HIT
+from towline.store.rate_statements import QUEUE_UP
 from towline.store.sql import Row, Statement
 
-# What a repository, and its organisation where that has a rate, is counted by: `meters_of`.
-_REPO = "'repo:' || {row}.repo || ':webhook:minute'"
-_ORG = "'org:' || {row}.org || ':webhook:minute'"
-_COUNTED = f"""
-    b AS (SELECT {_REPO.format(row="n")} AS key, count(*) AS hits,
-                 min(n.interval_us) AS interval_us, min(n.burst_us) AS burst_us
-          FROM n WHERE n.repo IS NOT NULL GROUP BY n.repo
-          UNION ALL
-          SELECT {_ORG.format(row="n")}, count(*), min(n.org_interval_us), min(n.org_burst_us)
-          FROM n WHERE n.org IS NOT NULL GROUP BY n.org ORDER BY 1)
+# How many came to each meter; what people say, and what is of no repository, comes to none.
+_COUNTED = """
+    b AS (SELECT n.meter AS key, count(*) AS hits, min(n.interval_us) AS interval_us,
+                 min(n.burst_us) AS burst_us
+          FROM n WHERE n.meter IS NOT NULL GROUP BY n.meter ORDER BY 1)
 """
-# How late one begins that has no room at the meter `h`, or at that of its organisation, `g`.
-_LATE = """CASE WHEN {place} <= {meter}.allowed THEN 0 ELSE
-      greatest(1, {interval} - {burst} + greatest({meter}.arrival_us - {{now}}, 0)) END"""
-_LATE_OF_REPO = _LATE.format(
-    place="d.place", meter="h", interval="d.interval_us", burst="d.burst_us"
-)
-_LATE_OF_ORG = _LATE.format(
-    place="d.org_place", meter="g", interval="d.org_interval_us", burst="d.org_burst_us"
-)
-
-_NO_RATE = (None, None)
 
 TAKE = Statement(
     "take deliveries",
@@ -44,8 +28,8 @@ TAKE = Statement(
         "delivery_id": "text", "key": "text", "source": "text", "event_name": "text",
         "repo": "text", "body": "bytea", "job_id": "text", "queue": "text", "kind": "text",
         "params": "text", "subject": "text", "priority": "bigint", "max_attempts": "bigint",
-        "trace": "text", "most": "bigint", "interval_us": "bigint", "burst_us": "bigint",
-        "org": "text", "org_interval_us": "bigint", "org_burst_us": "bigint",
+        "trace": "text", "most": "bigint", "meter": "text", "interval_us": "bigint",
+        "burst_us": "bigint",
     },
     f"""
     , w AS (
@@ -71,19 +55,17 @@ TAKE = Statement(
         SET copies = towline_deliveries.copies + 1, last_seen_us = {{now}}
       RETURNING key, job_id, CASE WHEN copies > 0 THEN body END AS body, copies
     ), n AS (
-      SELECT a.key, a.ord, a.job, a.repo, a.org, a.queue, a.kind, a.params, a.subject, a.priority,
-        a.max_attempts, a.trace, a.interval_us, a.burst_us, a.org_interval_us, a.org_burst_us,
-        row_number() OVER (PARTITION BY a.repo ORDER BY a.ord) AS place,
-        row_number() OVER (PARTITION BY a.org ORDER BY a.ord) AS org_place
+      SELECT a.key, a.ord, a.job, a.repo, a.queue, a.kind, a.params, a.subject, a.priority,
+        a.max_attempts, a.trace, a.meter, a.interval_us, a.burst_us,
+        row_number() OVER (PARTITION BY a.meter ORDER BY a.ord) AS place,
+        count(*) OVER (PARTITION BY a.meter) AS hits
       FROM a JOIN s ON s.key = a.key WHERE s.copies = 0
     ), h AS (
-      WITH {_COUNTED} {HIT.text}
+      WITH {_COUNTED} {QUEUE_UP.text}
     ), d AS (
-      SELECT d.*, greatest(
-        CASE WHEN d.repo IS NULL THEN 0 ELSE {_LATE_OF_REPO} END,
-        CASE WHEN d.org IS NULL THEN 0 ELSE {_LATE_OF_ORG} END) AS delay_us
-      FROM n AS d LEFT JOIN h ON h.key = {_REPO.format(row="d")}
-      LEFT JOIN h AS g ON g.key = {_ORG.format(row="d")}
+      SELECT d.*, CASE WHEN d.meter IS NULL THEN 0 ELSE greatest(0,
+        h.arrival_us - (d.hits - d.place) * d.interval_us - d.burst_us - {{now}}) END AS delay_us
+      FROM n AS d LEFT JOIN h ON h.key = d.meter
     ), j AS (
       INSERT INTO towline_jobs
         (id, queue, kind, params, repo, subject, priority, state, held, passengers, run_at_us,
@@ -113,9 +95,8 @@ def rows_at_once(arrivals: Sequence[Arrival], most: int, rates: Rates) -> list[R
 
 def row_at_once(arrival: Arrival, body: bytes, most: int, rates: Rates) -> Row:
     job = arrival.job
-    org = org_of(arrival.repo) if rates.org is not None and arrival.repo is not None else None
     return (
         arrival.delivery_id, arrival.key, arrival.source, arrival.event_name, arrival.repo,
         body, job.id, job.queue, job.kind, job.params, job.subject, job.priority,
-        job.max_attempts, job.trace, most, *rates.repo, org, *(rates.org or _NO_RATE),
+        job.max_attempts, job.trace, most, flood_meter(arrival.repo, arrival.urgent), *rates.flood,
     )  # fmt: skip

@@ -30,22 +30,48 @@ HIT = Statement(
     """,
 )
 
-_RETURNED = "RETURNING key, allowed, arrival_us, {now}"
-HIT_SILENTLY = Statement("hit silently", HIT.columns, HIT.text.replace(_RETURNED, ""), silent=True)
+_AHEAD = f"({_START} - {{now}})"
+# A changed rate keeps the number of those who are waiting, not their times.
+_STILL = f"""CASE WHEN towline_rates.interval_us IN (0, excluded.interval_us) THEN {_AHEAD}
+             ELSE {_AHEAD} / towline_rates.interval_us * excluded.interval_us END"""
 
-EXCESS = Statement(
-    "excess",
-    {"key": "text", "hits": "bigint"},
-    "SELECT sum(b.hits - r.allowed) FROM b JOIN towline_rates r ON r.key = b.key",
+# Every hit has its turn, and the arrival time moves on by all of them: see `core.throttle.turns`.
+QUEUE_UP = Statement(
+    "queue up",
+    HIT.columns,
+    f"""
+    INSERT INTO towline_rates (key, arrival_us, allowed, hits, interval_us, burst_us)
+    SELECT b.key, {{now}} + b.interval_us * b.hits, b.hits, b.hits, b.interval_us, b.burst_us
+    FROM b WHERE true ORDER BY b.key
+    ON CONFLICT (key) DO UPDATE SET
+      arrival_us = {{now}} + {_STILL} + excluded.interval_us * excluded.hits,
+      allowed = excluded.hits, hits = excluded.hits, interval_us = excluded.interval_us,
+      burst_us = excluded.burst_us
+    RETURNING key, arrival_us, {{now}}
+    """,
+)
+
+QUEUE_UP_SILENTLY = Statement(
+    "queue up silently",
+    QUEUE_UP.columns,
+    QUEUE_UP.text.replace("RETURNING key, arrival_us, {now}", ""),
+    silent=True,
+)
+
+# One row, however many meters there are.
+LATEST = Statement(
+    "latest turn",
+    {"key": "text"},
+    """
+    SELECT max(r.arrival_us - r.burst_us) - {now} FROM b JOIN towline_rates r ON r.key = b.key
+    """,
     writes=False,
 )
 
-PACED = Statement(
-    "paced",
+ARRIVALS = Statement(
+    "arrival times",
     {"key": "text"},
-    """
-    SELECT r.key, r.allowed, r.arrival_us, {now} FROM b JOIN towline_rates r ON r.key = b.key
-    """,
+    "SELECT r.key, r.arrival_us, {now} FROM b JOIN towline_rates r ON r.key = b.key",
     writes=False,
 )
 

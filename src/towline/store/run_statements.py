@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from towline.core.fixrun import RunRecord
+from towline.core.fixrun import RunRecord, RunState
 from towline.store.sql import Statement
 
 NEW: Final = {
@@ -13,7 +13,10 @@ NEW: Final = {
     "errand": "text", "branch": "text",
 }  # fmt: skip
 RECORD: Final = tuple(name for name in RunRecord._fields if name != "stages")
-_ALL = ", ".join(f"r.{column}" for column in RECORD)
+# A run is stored as `waiting` from the first; by the clock it becomes so when its turn has come.
+_STATE = """CASE WHEN r.state = 'waiting' AND r.starts_us > {now} THEN 'scheduled'
+      ELSE r.state END"""
+_ALL = ", ".join({"state": _STATE}.get(column, f"r.{column}") for column in RECORD)
 _CHANGED = ", ".join(f"towline_runs.{column}" for column in RECORD)
 _OURS = "towline_runs.run_key = b.run_key AND towline_runs.token = b.token"
 _LIVE = "towline_runs.state IN ('waiting', 'running')"
@@ -26,11 +29,14 @@ CREATE = Statement(
     NEW,
     f"""
     INSERT INTO towline_runs
-      ({", ".join(NEW)}, state, attempt_count, created_us, updated_us, token)
-    SELECT {", ".join(f"b.{name}" for name in NEW)}, 'waiting', 0, {{now}}, {{now}}, 0
-    FROM b WHERE true ON CONFLICT DO NOTHING RETURNING run_key
+      ({", ".join(NEW)}, state, attempt_count, created_us, updated_us, token, starts_us)
+    SELECT {", ".join(f"b.{name}" for name in NEW)}, 'waiting', 0, {{now}}, {{now}}, 0,
+      (SELECT s.starts_us FROM towline_starts s WHERE s.run_key = b.run_key
+       AND s.starts_us > {{now}})
+    FROM b WHERE true ON CONFLICT DO NOTHING RETURNING run_key, starts_us - {{now}}
     """,
 )
+"""Also gives how long it waits for its turn, in microseconds; NULL if it does not."""
 
 FIND = Statement(
     "find run",
@@ -177,6 +183,7 @@ UNBLOCK = Statement(
     """
     UPDATE towline_runs SET state = 'waiting', attempt_count = 0, blocked_reason = NULL,
       last_attempt_us = NULL, last_job = NULL, unblocked_by = b.by, token = {epoch},
+      starts_us = NULL,
       updated_us = {now}
     FROM b WHERE towline_runs.run_key = b.run_key AND towline_runs.state = 'blocked'
     RETURNING towline_runs.run_key
@@ -208,7 +215,8 @@ STRANDED = Statement(
     f"""
     SELECT {_ALL} FROM towline_runs r
     WHERE r.state IN ('waiting', 'running') AND r.updated_us <= {{now}} - (SELECT dead_us FROM b)
-      AND (r.updated_us <= {{now}} - (SELECT idle_us FROM b) OR EXISTS (
+      AND ((r.updated_us <= {{now}} - (SELECT idle_us FROM b)
+            AND coalesce(r.starts_us, 0) <= {{now}} - (SELECT idle_us FROM b)) OR EXISTS (
         SELECT 1 FROM towline_jobs j WHERE j.id = r.last_job AND j.state || '' = 'dead'))
     ORDER BY r.updated_us LIMIT (SELECT most FROM b)
     """,
@@ -228,13 +236,20 @@ FORGET = Statement(
 )
 
 
+_IN_STATE: Final = {
+    "scheduled": " AND r.state = 'waiting' AND r.starts_us > {now}",
+    "waiting": " AND r.state = 'waiting' AND coalesce(r.starts_us, 0) <= {now}",
+}
+
+
 @cache
-def listing(repo: bool, state: bool) -> Statement:
+def listing(repo: bool, state: RunState | None) -> Statement:
     wanted = " AND r.repo = (SELECT repo FROM b)" if repo else ""
-    wanted += " AND r.state = (SELECT state FROM b)" if state else ""
+    if state is not None:
+        wanted += _IN_STATE.get(state, f" AND r.state = '{state}'")
     return Statement(
         "list runs",
-        {"repo": "text", "state": "text", "before": "text", "most": "bigint"},
+        {"repo": "text", "before": "text", "most": "bigint"},
         f"""
         SELECT {_ALL} FROM towline_runs r WHERE r.run_id < (SELECT before FROM b) {wanted}
         ORDER BY r.run_id DESC LIMIT (SELECT most FROM b)

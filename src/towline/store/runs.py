@@ -24,6 +24,7 @@ from towline.core.fixrun import (
     subject_of,
 )
 from towline.core.ids import ordered_uuid
+from towline.core.throttle import Rates, Start
 from towline.errors import Rejected
 from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
 from towline.ports.pruning import Pruned
@@ -31,6 +32,7 @@ from towline.ports.runs import Intended
 from towline.store import run_statements as q
 from towline.store.job_statements import ENQUEUE
 from towline.store.sql import Database, Row, Script
+from towline.store.starts import FORGET, placing
 
 LONGEST_LOG: Final = 100_000
 LONGEST_REASON: Final = 2000
@@ -53,15 +55,24 @@ class SqlRuns:
     # ------------------------------------------------------------------ the beginning
 
     async def get_or_create(
-        self, run_key: str, event_id: str, errand: Errand, branch: str, job: NewJob
+        self,
+        run_key: str,
+        event_id: str,
+        errand: Errand,
+        branch: str,
+        job: NewJob,
+        rates: Rates | None = None,
     ) -> tuple[RunRecord, bool]:
         serial = ordered_uuid(self._database.clock.now_us(), secrets.token_bytes(8)).hex
         row = (
             *(run_key, event_id, f"run_{serial}", subject_of(errand), errand.repo),
             *(_errand_text(errand), branch),
         )
-        record, created = await self._database.transact(lambda: _creating(row, errand, job))
-        if created:
+        start = Start(run_key, errand.repo)
+        record, created = await self._database.transact(
+            lambda: _creating(row, errand, job, start, rates)
+        )
+        if created and record.starts_us is None:
             self._ring(job)
         return record, created
 
@@ -163,10 +174,10 @@ class SqlRuns:
     async def listing(
         self, repo: str | None, state: RunState | None, before: str, most: int
     ) -> list[RunRecord]:
-        statement = q.listing(repo is not None, state is not None)
+        statement = q.listing(repo is not None, state)
         runs: list[RunRecord] = []
         while len(runs) < most:
-            asked = (repo, state, before or _LAST_OF_ALL, most - len(runs))
+            asked = (repo, before or _LAST_OF_ALL, most - len(runs))
             rows = await self._database.run(statement, [asked])
             if not rows:
                 break
@@ -188,16 +199,28 @@ class SqlRuns:
 
         return await self._database.transact(script)
 
+    async def forget_places(self, most: int, keep_us: int) -> Pruned:
+        """Of runs whose turn came that long ago."""
+        rows = await self._database.run(FORGET, [(most, keep_us)])
+        late_us = min((row[1] for row in rows), default=keep_us) - keep_us
+        return Pruned(len(rows), len(rows) == most, late_us)
+
     def _ring(self, job: NewJob) -> None:
         if self._bell is not None and job.queue == OWN_QUEUE and job.delay_us == 0:
             self._bell.ring([job.id])
 
 
-def _creating(row: Row, errand: Errand, job: NewJob) -> Script[tuple[RunRecord, bool]]:
-    """The run and its job, or the run that was there; what it lacked is filled in."""
+def _creating(
+    row: Row, errand: Errand, job: NewJob, start: Start, rates: Rates | None
+) -> Script[tuple[RunRecord, bool]]:
+    """The run and its job, or the run that was there; what it lacked is filled in.
+
+    With `rates` a new run takes its place first; without, it has the one that the inbox took."""
+    if rates is not None and not (yield q.FIND, [(row[0], row[1])]):
+        yield from placing([start], rates)
     created = yield q.CREATE, [row]
     if created:
-        yield ENQUEUE, [job]
+        yield ENQUEUE, [job._replace(delay_us=max(job.delay_us, created[0][1] or 0))]
     found = _record((yield q.FIND, [(row[0], row[1])])[0], ())
     if not created and (more := filled(found.errand, errand)) != found.errand:
         known, wanted = _errand_text(found.errand), _errand_text(more)

@@ -79,6 +79,9 @@ class RunOut(BaseModel):
     requested_by: str | None
     replaces: int | None
     state: RunState
+    starts_at: datetime | None = Field(
+        description="When its turn comes; null once it has come, or if it waits for no turn."
+    )
     stage: Stage | None = Field(description="The last one that ended.")
     attempt_count: int
     blocked_reason: str | None
@@ -168,6 +171,7 @@ def _stage(record: StageRecord) -> dict[str, Any]:
 def _fields(run: RunRecord) -> dict[str, Any]:
     errand = run.errand
     opened, tried = run.last_pr_created_us, run.last_attempt_us
+    starts = run.starts_us if run.state == "scheduled" else None
     path = f"/api/runs/{run.run_key}"
     return {
         "run_key": run.run_key,
@@ -182,6 +186,7 @@ def _fields(run: RunRecord) -> dict[str, Any]:
         "requested_by": errand.requested_by,
         "replaces": errand.replaces,
         "state": run.state,
+        "starts_at": None if starts is None else moment(starts),
         "stage": run.stages[-1].stage if run.stages else None,
         "attempt_count": run.attempt_count,
         "blocked_reason": run.blocked_reason,
