@@ -119,7 +119,7 @@ class PipelineSettings(Table):
     """How long after its end a job may not be redelivered yet, and how long a fix waits after
     another attempt or proposal for the same thing."""
     repo_concurrency: Count = 2
-    """Jobs of one repository at a time, over all workers."""
+    """Fix runs and audits of one repository at a time over all workers, and as many other jobs."""
 
 
 class WorkerSettings(Table):

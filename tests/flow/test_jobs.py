@@ -175,6 +175,20 @@ async def test_slots_hold_between_claimers(jobs: SqlJobs, database: Database) ->
         await asyncio.gather(*(done(jobs, one) for one in running))
 
 
+async def test_fix_runs_hold_up_no_delivery(jobs: SqlJobs) -> None:
+    """They have slots of their own: both kinds run side by side, each within the limit."""
+    kinds = ("fix", "delivery")
+    await put(jobs, *(job(n, kind=kinds[n > 4], repo="acme/app") for n in range(9)))
+    begun = await jobs.claim(wish())
+    assert Counter(one.kind for one in begun) == {"fix": 2, "delivery": 2}
+    for one in (one for one in begun if one.kind == "delivery"):
+        assert await done(jobs, one, kind=one.kind)
+    after = await jobs.claim(wish())
+    assert [one.kind for one in after] == ["delivery"] * 2
+    assert await done(jobs, next(one for one in begun if one.kind == "fix"), kind="fix")
+    assert [one.kind for one in await jobs.claim(wish())] == ["fix"]
+
+
 async def test_a_dead_holder_does_not_keep_its_slot(jobs: SqlJobs, clock: ManualClock) -> None:
     """The reaper frees the slot with the job, and calls the next one."""
     await put(jobs, *(job(number, repo="acme/app") for number in range(3)))

@@ -265,8 +265,10 @@ class Rig:
             self.results.append(await self.handlers[job.kind](job))
         except Transient as trouble:
             error = str(trouble)
-            return Settlement(job.id, job.token, "queued", job.repo, None, error, None, 60_000_000)
-        return Settlement(job.id, job.token, "done", job.repo, None)
+            return Settlement(
+                job.id, job.token, "queued", job.repo, None, error, None, 60_000_000, kind=job.kind
+            )
+        return Settlement(job.id, job.token, "done", job.repo, None, kind=job.kind)
 
     async def record(self, ref: PullRef) -> PullRecord:
         record = await self.pulls.read(ref.repo, ref.number)

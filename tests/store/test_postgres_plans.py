@@ -26,7 +26,7 @@ async def test_a_plan_is_used_for_a_while_only(postgres_url: str) -> None:
     await database.connect()
 
     async def prepared() -> set[str]:
-        await database.run(CALL_BACK, [("octo-org/app",)])
+        await database.run(CALL_BACK, [("octo-org/app", 0)])
         rows = await database.run(PREPARED, [("%UPDATE towline_jobs SET held = 0%",)])
         return {row[0] for row in rows}
 

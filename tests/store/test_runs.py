@@ -367,7 +367,7 @@ async def test_one_whose_job_died_is_found_sooner(
     (job,) = await jobs.claim(Wish([OWN_QUEUE], "a", 1, HOUR_US, 1))
     await runs.begin("k", 3, job.id)
     if state != "running":
-        await jobs.settle(Settlement(job.id, job.token, state, job.repo))
+        await jobs.settle(Settlement(job.id, job.token, state, job.repo, kind=job.kind))
     assert await runs.stranded(10, HOUR_US, HOUR_US // 12) == []
     clock.advance(301)
     found = await runs.stranded(10, HOUR_US, HOUR_US // 12)

@@ -131,15 +131,16 @@ class Crew:
             if not isinstance(error, Definitive | Rejected):
                 _log.exception("job_crashed", extra=_about(job))
             return self._failed(held, _text(error), transient=False)
-        return Settlement(job.id, job.token, "done", job.repo, result)
+        return Settlement(job.id, job.token, "done", job.repo, result, kind=job.kind)
 
     def _failed(self, held: Held, error: str, *, transient: bool) -> Settlement:
         job = held.job
         verdict = after_failure(job.attempts, job.max_attempts, transient, self.rules.backoff)
         state: JobState = "dead" if verdict.dead else "queued"
         return Settlement(
-            job.id, job.token, state, job.repo, None, error, verdict.reason, verdict.delay_us
-        )
+            job.id, job.token, state, job.repo, None, error, verdict.reason, verdict.delay_us,
+            kind=job.kind,
+        )  # fmt: skip
 
     async def _settle(self, settlement: Settlement) -> bool:
         """The work is done: its record is worth some patience. Later the reaper takes over."""

@@ -75,6 +75,8 @@ class Settlement(NamedTuple):
     delay_us: int = 0
     sha256: str | None = None
     hmac: str | None = None
+    kind: str | None = None
+    """Of the job; slow jobs have slots of their own."""
 
 
 class JobRecord(NamedTuple):

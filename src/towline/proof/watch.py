@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from towline.core.dispatch import SLOW
 from towline.proof.bodies import Bodies
 from towline.proof.stage import Stage
 
@@ -97,12 +98,12 @@ class JobWatch:
     def committed(self, db: Any, names: Sequence[str]) -> None:
         running: Counter[str] = Counter()
         rows = db.execute(
-            "SELECT id, state, token, attempts, repo, lease_expires_us FROM towline_jobs"
+            "SELECT id, state, token, attempts, repo, lease_expires_us, kind FROM towline_jobs"
         ).fetchall()
-        for job_id, *fields in rows:
+        for job_id, *fields, kind in rows:
             job = _Job(*fields)
             if job.state == "running" and job.repo is not None:
-                running[job.repo] += 1
+                running[f"{job.repo}{' slow' * (kind in SLOW)}"] += 1
             before = self.known.get(job_id)
             if before is not None and job != before:
                 self._changed(job_id, before, job)

@@ -6,6 +6,7 @@ little of a queue that grows and shrinks, would else read a whole partial index 
 
 from __future__ import annotations
 
+from towline.core.dispatch import SLOW
 from towline.ports.jobs import OWN_QUEUE, Claimed, EndedState, JobRecord, NewJob
 from towline.store.sql import Statement
 
@@ -49,10 +50,10 @@ DUE = Statement(
     {"queue": "text", "most": "bigint"},
     """
     , due AS (
-      SELECT r.id, r.repo FROM towline_jobs r
+      SELECT r.id, r.repo, r.kind FROM towline_jobs r
       WHERE r.queue = (SELECT queue FROM b) AND r.state = 'queued' AND r.run_at_us <= {now}
       ORDER BY r.priority DESC, r.run_at_us, r.id LIMIT (SELECT most FROM b) {skip_locked}
-    ) SELECT due.id, due.repo FROM due {in_turn}
+    ) SELECT due.id, due.repo, due.kind FROM due {in_turn}
     """,
 )
 
@@ -66,8 +67,8 @@ DUE_ONE = Statement(
     "due one",
     {"id": "text"},
     f"""
-    , due AS (SELECT r.id, r.repo {_OURS_AND_DUE} {{skip_locked}})
-    SELECT due.id, due.repo FROM due {{in_turn}}
+    , due AS (SELECT r.id, r.repo, r.kind {_OURS_AND_DUE} {{skip_locked}})
+    SELECT due.id, due.repo, due.kind FROM due {{in_turn}}
     """,
 )
 
@@ -143,15 +144,17 @@ HOLD = Statement(
     """,
 )
 
+_SLOW = ", ".join(f"'{kind}'" for kind in sorted(SLOW))
 CALL_BACK = Statement(
     "call back",
-    {"repo": "text"},
-    """
+    {"repo": "text", "slow": "bigint"},
+    f"""
     UPDATE towline_jobs SET held = 0, run_at_us = created_us
     WHERE id IN (
       SELECT (SELECT r.id FROM towline_jobs r
               WHERE r.repo = b.repo AND r.state = 'queued' AND r.held = 1
-              ORDER BY r.priority DESC, r.id LIMIT 1 {skip_locked})
+                AND (r.kind IN ({_SLOW})) = (b.slow = 1)
+              ORDER BY r.priority DESC, r.id LIMIT 1 {{skip_locked}})
       FROM b)
     AND state || '' = 'queued'
     RETURNING id, queue
@@ -209,7 +212,7 @@ RELEASE = Statement(
       lease_expires_us = NULL, run_at_us = {now}, updated_us = {now}, published_us = 0
     FROM b WHERE towline_jobs.id = b.id AND towline_jobs.token = b.token
       AND towline_jobs.state || '' = 'running'
-    RETURNING towline_jobs.id, towline_jobs.repo
+    RETURNING towline_jobs.id, towline_jobs.repo, towline_jobs.kind
     """,
 )
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from towline.core.dispatch import Candidate, allot
+from towline.core.dispatch import SLOW, Candidate, allot
 from towline.core.retry import after_lost_lease
 from towline.errors import Transient
 from towline.ports.jobs import (
@@ -75,14 +75,14 @@ class SqlJobs:
         self._slotless = not held and all(job.repo is None for job in claimed)
         return claimed
 
-    async def _claim_in_rounds(self, wish: Wish) -> tuple[list[Claimed], set[str]]:
-        """Also returns the repositories of jobs that have to wait.
+    async def _claim_in_rounds(self, wish: Wish) -> tuple[list[Claimed], set[_Slots]]:
+        """Also returns the slots for which jobs have to wait.
 
         Where others may be at the same repositories, each round is a transaction: who waits for
         a turn twice in one may wait for somebody who waits for him.
         """
         claimed: list[Claimed] = []
-        waiting: set[str] = set()
+        waiting: set[_Slots] = set()
         at_once, left = (1 if self._database.far else _ROUNDS), wish
         for _ in range(0, _ROUNDS, at_once):
             try:
@@ -142,9 +142,8 @@ class SqlJobs:
             (s.id, s.token, s.state, s.result, s.error, s.reason, s.delay_us, s.sha256, s.hmac)
             for s in settlements
         ]
-        repos = [s.repo for s in settlements if s.repo is not None]
         done = await self._settled(rows)
-        await self._call_back(repos)
+        await self._call_back((s.repo, s.kind in SLOW) for s in settlements)
         missing = [s for s in settlements if s.id not in done]
         if missing:
             done |= await self._settled_before(missing)
@@ -174,11 +173,11 @@ class SqlJobs:
     async def release(self, held: Sequence[tuple[str, int]]) -> None:
         if held:
             rows = await self._database.run(q.RELEASE, list(held))
-            await self._call_back(row[1] for row in rows)
+            await self._call_back((row[1], row[2] in SLOW) for row in rows)
 
     async def reap(self, most: int) -> list[Reaped]:
         rows = await self._database.transact(lambda: _reaping(most))
-        await self._call_back(row[3] for row in rows)
+        await self._call_back((row[3], row[1] in SLOW) for row in rows)
         return [Reaped(row[0], row[1], row[2]) for row in rows]
 
     # ------------------------------------------------------------------ slots
@@ -186,28 +185,30 @@ class SqlJobs:
     # Whoever frees a slot looks for waiting jobs after that is committed, and whoever makes a job
     # wait looks for free slots after that is: so one of the two sees the other.
 
-    async def _call_back(self, repos: Iterable[str | None]) -> None:
-        """One job for each slot that has become free."""
-        free = Counter(repo for repo in repos if repo is not None)
+    async def _call_back(self, slots: Iterable[tuple[str | None, bool]]) -> None:
+        """One job for each slot that has become free; slow jobs have slots of their own."""
+        free = Counter((repo, slow) for repo, slow in slots if repo is not None)
         called: list[str] = []
         while free:
-            rows = await self._database.run(q.CALL_BACK, [(repo,) for repo in sorted(free)])
+            wanted = [(repo, int(slow)) for repo, slow in sorted(free)]
+            rows = await self._database.run(q.CALL_BACK, wanted)
             called += [row[0] for row in rows if row[1] == OWN_QUEUE]
-            free = Counter({repo: count - 1 for repo, count in free.items() if count > 1})
+            free = Counter({one: count - 1 for one, count in free.items() if count > 1})
         if called and self._bell is not None:
             self._bell.ring(called)
 
-    async def _recall(self, repos: set[str], limit: int) -> None:
+    async def _recall(self, waiting: set[_Slots], limit: int) -> None:
         """Call back as many jobs as there are free slots after all.
 
         If that cannot be, they wait a little longer; what was begun with them is begun.
         """
-        if not repos:
+        if not waiting:
             return
         with contextlib.suppress(Transient):
-            rows = await self._database.run(q.TAKEN_SLOTS, [(repo,) for repo in sorted(repos)])
-            taken = Counter(row[0] for row in rows)
-            await self._call_back(repo for repo in repos for _ in range(limit - taken[repo]))
+            repos = sorted({repo for repo, _ in waiting})
+            rows = await self._database.run(q.TAKEN_SLOTS, [(repo,) for repo in repos])
+            taken = Counter((row[0], row[1] < 0) for row in rows)
+            await self._call_back(one for one in waiting for _ in range(limit - taken[one]))
 
     # ------------------------------------------------------------------ looking
 
@@ -243,20 +244,22 @@ class SqlJobs:
 
 
 _Single = tuple[str, str, int, int]
+_Slots = tuple[str, bool]
+"""Of a repository, those of its slow jobs or the others."""
 
 
 class _Round(NamedTuple):
     """`queues` are those in which there may be more."""
 
     begun: list[Claimed]
-    waiting: set[str]
+    waiting: set[_Slots]
     queues: Sequence[str]
 
 
 def _claiming(wish: Wish, rounds: int) -> Script[_Round]:
     """Queue by queue. Jobs without a slot are put aside, so that those behind them are seen."""
     claimed: list[Claimed] = []
-    waiting: set[str] = set()
+    waiting: set[_Slots] = set()
     queues = wish.queues
     while rounds and queues and len(claimed) < wish.most:
         due = yield q.DUE, [(queues[0], wish.most - len(claimed))]
@@ -264,7 +267,7 @@ def _claiming(wish: Wish, rounds: int) -> Script[_Round]:
         if due:
             begun, held = yield from _beginning(due, wish.owner, wish.lease_us, wish.repo_limit)
             claimed += begun
-            waiting |= {row[1] for row in due if row[0] in held}
+            waiting |= _slots_of(due, held)
             rounds -= 1
         if not held:
             queues = queues[1:]
@@ -273,8 +276,8 @@ def _claiming(wish: Wish, rounds: int) -> Script[_Round]:
 
 def _claiming_those(
     wishes: Sequence[_Single],
-) -> Script[tuple[dict[str, Claimed], set[str], list[str]]]:
-    """Jobs by their ids; repositories whose other jobs have to wait; jobs to be asked for again.
+) -> Script[tuple[dict[str, Claimed], set[_Slots], list[str]]]:
+    """Jobs by their ids; slots for which others have to wait; jobs to be asked for again.
 
     All are of a process, so owner, lease and limit are those of the first.
     """
@@ -285,15 +288,19 @@ def _claiming_those(
     begun, held = (yield from _beginning(due, *wishes[0][1:])) if due else ([], [])
     return (
         {claimed.id: claimed for claimed in begun},
-        {row[1] for row in due if row[0] in held},
+        _slots_of(due, held),
         [row[0] for row in busy],
     )
+
+
+def _slots_of(due: list[Row], held: list[str]) -> set[_Slots]:
+    return {(repo, kind in SLOW) for job_id, repo, kind in due if job_id in held}
 
 
 def _beginning(
     due: list[Row], owner: str, lease_us: int, repo_limit: int
 ) -> Script[tuple[list[Claimed], list[str]]]:
-    candidates = [Candidate(row[0], row[1]) for row in due]
+    candidates = [Candidate(job_id, repo, kind in SLOW) for job_id, repo, kind in due]
     repos = sorted({candidate.repo for candidate in candidates if candidate.repo is not None})
     taken = (yield q.TAKEN_SLOTS, [(repo,) for repo in repos]) if repos else []
     allotment = allot(candidates, [(row[0], row[1]) for row in taken], repo_limit)
