@@ -65,7 +65,7 @@ def ours(kind: str, workers: bool = True) -> Opening:
         variables = {
             "TOWLINE_DATABASE_URL": store_url(bench, kind),
             "TOWLINE_GITHUB__WEBHOOK_SECRETS": SECRET,
-            "TOWLINE_INGEST__REPO_RATE_PER_MINUTE": "1000000",
+            "TOWLINE_INGEST__REPO_FLOOD_PER_MINUTE": "1000000",
         }
         command = [sys.executable, *(serve if workers else alone)]
         return Door(command, "/webhooks/github", variables, _OURS_COUNT, _OURS_DONE)

@@ -69,7 +69,7 @@ async def _stored(bench: Bench, url: str, size: Callable[[], Awaitable[int]]) ->
     settings: dict[str, Any] = {
         "database_url": url,
         "github": {"webhook_secrets": [SECRET]},
-        "ingest": {"repo_rate_per_minute": 1_000_000},
+        "ingest": {"repo_flood_per_minute": 1_000_000},
         "tow": {"authors": [AUTHOR]},
     }
     world, refs = peopled(ManualClock(), bench.count(_PULLS))

@@ -148,7 +148,7 @@ async def _measure(bench: Bench, url: str, size: Size) -> Metrics:
         "database_url": url,
         "store_timeout_seconds": 30,
         "github": {"webhook_secrets": [SECRET]},
-        "ingest": {"repo_rate_per_minute": 1_000_000},
+        "ingest": {"repo_flood_per_minute": 1_000_000},
     }
     service = Service(Settings.model_validate(settings))
     await service.open()

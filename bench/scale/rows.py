@@ -132,7 +132,7 @@ def _settings(url: str) -> Settings:
             "database_url": url,
             "store_timeout_seconds": 30,
             "github": {"webhook_secrets": [SECRET]},
-            "ingest": {"repo_rate_per_minute": 1_000_000},
+            "ingest": {"repo_flood_per_minute": 1_000_000},
             "api_keys": {"visitor": {"key": _KEY, "scopes": ["admin"]}},
         }
     )

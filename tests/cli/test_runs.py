@@ -50,6 +50,21 @@ def test_for_people(sqlite_url: str) -> None:
     assert "\x1b" not in lines[0]
 
 
+def test_those_that_wait_for_their_turns(sqlite_url: str) -> None:
+    """A scheduled run says when it starts; the filter finds it."""
+
+    async def asked() -> None:
+        async with plane_on(sqlite_url) as plane:
+            runs = RunPlane(plane.database, plane.clock)
+            for key in ("k1", "k2"):
+                await runs.ask(key)
+
+    asyncio.run(asked())
+    (line,) = towline(sqlite_url, "runs", "--state", "scheduled").stdout.splitlines()
+    assert line.split()[:3] == ["k2", "octo-org/app", "scheduled"]
+    assert "starts at 20" in line
+
+
 def test_a_state_that_is_none(sqlite_url: str) -> None:
     """One line that says what is allowed."""
     done = towline(sqlite_url, "runs", "--state", "lost")

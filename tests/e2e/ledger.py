@@ -34,7 +34,7 @@ def settings_for(url: str) -> dict[str, str]:
     return {
         "TOWLINE_DATABASE_URL": url,
         "TOWLINE_GITHUB__WEBHOOK_SECRETS": json.dumps([SECRET]),
-        "TOWLINE_INGEST__REPO_RATE_PER_MINUTE": "1000000",
+        "TOWLINE_INGEST__REPO_FLOOD_PER_MINUTE": "1000000",
         "TOWLINE_PIPELINE__REPO_CONCURRENCY": "4",
         "TOWLINE_PIPELINE__MAX_ATTEMPTS": "20",
         "TOWLINE_WORKER__LEASE_SECONDS": "2",

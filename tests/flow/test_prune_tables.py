@@ -21,6 +21,7 @@ PRUNED: Final[dict[str, dict[str, Any]]] = {
     "towline_reopened": {"vulnerability_id": "another"},
     "towline_runs": {"state": "done"},
     "towline_run_stages": {},
+    "towline_starts": {},
     "towline_ended": {},
 }
 """With what makes a row of it old, beside times of long ago."""

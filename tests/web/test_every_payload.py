@@ -32,7 +32,7 @@ from towline.sources import SOURCES, Delivery
 
 pytestmark = [needs_data, pytest.mark.timeout(110)]
 
-PLENTY = {"repo_rate_per_minute": 100_000}
+PLENTY = {"repo_flood_per_minute": 100_000}
 IN_SUMMARY = ("repo", "number", "pr_numbers", "head_sha", "conclusion", "action")
 
 

@@ -30,6 +30,7 @@ from tests.web.front_door import (
     slack,
     until,
 )
+from towline.core.fixrun import RunState
 from towline.ports.jobs import OWN_QUEUE
 
 SHA = "c0ffee" * 6 + "beef"
@@ -48,7 +49,7 @@ MALFORMED = [
     b"not JSON",
     b'{"a":' * 2000,
 ]
-PLENTY = {"repo_rate_per_minute": 10_000}
+PLENTY = {"repo_flood_per_minute": 10_000}
 
 
 def comment(number: int, text: str, comment_id: int) -> Knock:
@@ -267,30 +268,70 @@ async def test_slack_hears_what_it_expects(sqlite_url: str) -> None:
         assert len(await door.inbox()) == 3
 
 
-async def test_over_its_rate_a_repository_waits(sql_url: str) -> None:
+async def test_beyond_the_flood_limit_a_repository_waits(sql_url: str) -> None:
     """200 throttled_delayed; the excess is stored at once, runs later, and nothing is dropped."""
-    rate = {"repo_rate_per_minute": 2}
-    async with front_door(sql_url, working=True, ingest=rate) as door:
+    async with front_door(sql_url, working=True, ingest={"repo_flood_per_minute": 2}) as door:
         knocks = [push() for _ in range(5)]
         answers = [await door.post(knock) for knock in knocks]
         assert [answer.status_code for answer in answers] == [202, 202, 200, 200, 200]
         assert {answer.json()["status"] for answer in answers[2:]} == {"throttled_delayed"}
         again = await door.post(knocks[4])
         assert again.json() == answers[4].json() | {"status": "duplicate_ignored"}
-        assert (await door.post(push("acme/other"))).status_code == 202
+        for knock in (push("acme/other"), comment(7, "/why", 1)):
+            assert (await door.post(knock)).status_code == 202
         assert sum(stored.throttled for stored in await door.inbox()) == 3
-        await until(lambda: left(door, 3), "what is within the rate has run")
-        door.clock.advance(61)
+        await until(lambda: left(door, 3), "what is within the limit has run")
+        for turn in range(1, 4):
+            door.clock.advance(30)
+            door.service.bell.ring()
+            await until(lambda: left(door, 3 - turn), "one more has its turn")  # noqa: B023
         jobs = await door.finished()
-        assert Counter(job.state for job in jobs) == {"done": 6}
-        assert len(events_told(jobs)) == 6
+        assert Counter(job.state for job in jobs) == {"done": 7}
+        assert len(events_told(jobs)) == 7
+
+
+def failure(repo: str, run: int) -> Knock:
+    """CI fails on the default branch."""
+    told: dict[str, Any] = {"id": run, "head_sha": SHA, "name": "ci", "status": "completed"}
+    told |= {"conclusion": "failure", "check_suite": {"head_branch": "main"}}
+    about = {"action": "completed", "check_run": told, "repository": {"full_name": repo}}
+    return github("check_run", about)
+
+
+async def test_over_its_rate_a_repository_starts_runs_in_turn(sql_url: str) -> None:
+    """The delivery is worked on at once, and its fix run starts when its turn comes."""
+    fix = {"repos": ["acme/app"]}
+    rate = {"repo_rate_per_minute": 2}
+    async with front_door(sql_url, working=True, ingest=rate, fix=fix) as door:
+        answers = [await door.post(failure("acme/app", run)) for run in range(1, 5)]
+        assert [answer.status_code for answer in answers] == [202, 202, 200, 200]
+        for knock in (failure("acme/not-fixed", 9), check(SHA), push(), pull(7)):
+            assert (await door.post(knock)).status_code == 202
+        runs = door.service.fix.store
+
+        async def so_many(state: RunState | None, count: int) -> bool:
+            door.service.bell.ring()
+            return len(await runs.listing(None, state, "", 100)) == count
+
+        await until(lambda: so_many(None, 4), "each failure has its run")
+        scheduled = sorted(
+            one.starts_us or 0 for one in await runs.listing(None, "scheduled", "", 100)
+        )
+        assert len(scheduled) == 2
+        assert 29_900_000 < scheduled[1] - scheduled[0] <= 30_000_000
+        await until(lambda: left(door, 2), "only the two runs that wait for their turns are left")
+        for rest in (1, 0):
+            door.clock.advance(30)
+            await until(lambda: so_many("scheduled", rest), "one more starts")  # noqa: B023
+        await until(lambda: so_many("blocked", 4), "without a token, all four end")
 
 
 async def test_over_its_rate_an_organisation_waits(sql_url: str) -> None:
     """The same over all of its repositories, by the setting for it; other owners do not notice."""
-    async with front_door(sql_url, ingest=PLENTY | {"org_rate_per_minute": 2}) as door:
-        names = ["acme/one", "acme/two", "acme/three", "others/one"]
-        answers = [await door.post(push(name)) for name in names]
+    names = ["acme/one", "acme/two", "acme/three", "others/one"]
+    tables = {"ingest": {"org_rate_per_minute": 2}, "fix": {"repos": names}}
+    async with front_door(sql_url, **tables) as door:
+        answers = [await door.post(failure(name, 1)) for name in names]
         assert [answer.status_code for answer in answers] == [202, 202, 200, 202]
         assert answers[2].json()["status"] == "throttled_delayed"
         assert len(await door.inbox()) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -13,13 +14,16 @@ from tests.web.asgi_client import serving
 from tests.web.control_plane import COOLDOWN_US, READ_ONLY, Plane, is_problem, plane_on
 from tests.web.tow_plane import AS_DEPUTY, KEYS
 from towline.core.fixrun import Errand, RunRecord, StageRecord
+from towline.core.throttle import Rates, rate_of
 from towline.flow.fix_start import run_job
+from towline.ports.jobs import OWN_QUEUE, Wish
 from towline.store.hook_hours import SqlHookHours
 from towline.store.runs import SqlRuns
 from towline.web.control import create_control_app
 from towline.web.run_routes import Runs
 
 REPO = "octo-org/app"
+INTERVAL = 600.0
 DIFF = "diff --git a/app.py b/app.py\n-broken\n+mended\n"
 
 
@@ -41,6 +45,17 @@ class RunPlane(Plane):
             hours=SqlHookHours(self.database),
             runs=Runs(self.runs, 3),
         )
+
+    async def ask(self, key: str) -> tuple[RunRecord, bool]:
+        """A run that takes its place: one may start at once, and then one at each interval."""
+        errand = Errand(cause="failure", forge="github", repo=REPO, base_ref="main", title="Fix it")
+        job = run_job(key, REPO, self.clock.now_us(), 3)
+        rates = Rates(rate_of(1, int(INTERVAL * 1e6)))
+        return await self.runs.get_or_create(key, key, errand, f"towline/{key}", job, rates)
+
+    async def due(self) -> int:
+        """How many jobs may begin now."""
+        return len(await self.jobs.claim(Wish([OWN_QUEUE], "worker", 10, 60_000_000, 10)))
 
     async def have(self, key: str, *stages: Any, repo: str = REPO, state: Any = None) -> RunRecord:
         errand = Errand(
@@ -95,6 +110,37 @@ async def test_the_list(plane: RunPlane, client: httpx2.AsyncClient) -> None:
     assert len(found) == 3
     assert (found[0]["state"], found[0]["stage"]) == ("running", "PLAN")
     assert "log" not in found[0]["stages"][0]
+
+
+async def test_runs_that_wait_for_their_turns(plane: RunPlane, client: httpx2.AsyncClient) -> None:
+    """Scheduled until its turn, with the time; then it waits as any other, and has its job."""
+    for n in range(3):
+        await plane.ask(f"k{n}")
+
+    async def listed(**query: str) -> dict[str, Any]:
+        items = (await client.get("/api/runs", params=query)).json()["items"]
+        return {item["run_key"]: item["starts_at"] for item in items}
+
+    scheduled = await listed(state="scheduled")
+    assert list(scheduled) == ["k2", "k1"]
+    assert await listed(state="waiting") == {"k0": None}
+    assert await listed() == scheduled | {"k0": None}
+    first, second = (datetime.fromisoformat(scheduled[key]) for key in ("k1", "k2"))
+    assert (second - first).total_seconds() == pytest.approx(INTERVAL, abs=10)
+    assert first.tzinfo is not None
+    shown = (await client.get("/api/runs/k1")).json()
+    assert (shown["state"], shown["starts_at"]) == ("scheduled", scheduled["k1"])
+    assert is_problem(await client.post("/api/runs/k1/unblock"), 409, "not_blocked")
+    again, created = await plane.ask("k2")
+    assert (again.state, created) == ("scheduled", False)
+    assert await plane.runs.stranded(10, 1, 1) == [await plane.runs.read("k0")]
+    assert await plane.due() == 1
+    plane.clock.advance(INTERVAL + 1)
+    assert await listed(state="scheduled") == {"k2": scheduled["k2"]}
+    assert await listed(state="waiting") == {"k0": None, "k1": None}
+    assert await plane.due() == 1
+    plane.clock.advance(INTERVAL)
+    assert await listed(state="scheduled") == {}
 
 
 async def test_one_run_stage_by_stage(plane: RunPlane, client: httpx2.AsyncClient) -> None:

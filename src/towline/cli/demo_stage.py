@@ -164,7 +164,6 @@ def _settings(
         "reconciler": {
             "every_seconds": real(150, 0.5, 10.0), "discover_seconds": real(900, 2.0, 60.0),
         },
-        "ingest": {"repo_rate_per_minute": 3000},
         "pipeline": {"repo_concurrency": 10},
         "worker": {"lease_seconds": _LONGEST_LEASE, "drain_seconds": 3},
         "audit": {"file": folder / "audit.jsonl"},

@@ -9,7 +9,9 @@ DELIVERIES = Counter(
 )
 DEDUPED = Counter("towline_webhook_deduped", "Deliveries that had been taken in before", ["source"])
 THROTTLED = Counter(
-    "towline_pipeline_throttled", "Deliveries whose work was put off by their rate", ["source"]
+    "towline_pipeline_throttled",
+    "Deliveries whose fix run, or beyond the flood limit whose job, waits for its turn",
+    ["source"],
 )
 
 _cells: dict[tuple[str, str], list[Counter]] = {}
