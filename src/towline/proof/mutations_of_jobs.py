@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from towline.core.throttle import Rates
 from towline.errors import Transient
 from towline.flow import work
 from towline.flow.reap import Reaper
-from towline.ports.inbox import Taken
+from towline.ports.inbox import Arrival, Taken
 from towline.proof.mutations import Mutation, instead, sql
-from towline.store import inbox
+from towline.store import inbox, rate_statements, starts
 from towline.store import job_statements as q
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
+from towline.store.sql import Script
 
 _QUEUED = "AND towline_jobs.state || '' = 'queued'"
 _SAME_HOLDER = "AND towline_jobs.token = b.token"
 _fly = SqlInbox._fly
+_starting = inbox._starting
 
 
 async def _nothing(self: Any) -> None:
@@ -43,7 +47,39 @@ def _keeps_on(self: work.Held, why: str) -> None:
     return None
 
 
+def _every_run_at_once(*_: Any) -> list[int]:
+    return [0] * 100
+
+
+def _delivery_waits(
+    new: Sequence[Arrival], delays: Mapping[str, int], rates: Rates
+) -> Script[Mapping[str, int]]:
+    """Puts the work on the delivery off together with its run."""
+    waits = yield from _starting(new, delays, rates)
+    if isinstance(delays, dict):
+        delays.update(waits)
+    return waits
+
+
 MUTATIONS: Final = (
+    Mutation(
+        "runs-share-a-turn",
+        "each fix run over the rate of its repository has a turn of its own",
+        "door",
+        [sql(rate_statements.QUEUE_UP, "+ excluded.interval_us * excluded.hits", "")],
+    ),
+    Mutation(
+        "no-turns",
+        "a fix run over the rate of its repository waits for its turn",
+        "door",
+        [instead(starts, "turns", _every_run_at_once)],
+    ),
+    Mutation(
+        "delivery-waits-with-its-run",
+        "what a delivery tells is applied at once, also if its fix run waits",
+        "door",
+        [instead(inbox, "_starting", _delivery_waits)],
+    ),
     Mutation(
         "answer-before-commit",
         "a 2xx leaves only after the commit",

@@ -12,7 +12,7 @@ import orjson
 from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlLeases
 from towline.core.retry import Backoff
-from towline.core.throttle import per_minute
+from towline.core.throttle import Rates, Start, rate_of
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import Definitive, TowlineError, Transient
 from towline.flow.ingest import DELIVERY, Ingest
@@ -26,6 +26,8 @@ from towline.proof.broker import SimBell, SimBroker, SimCeleryWorker
 from towline.proof.reconnect import Reconnecting
 from towline.proof.stage import Actor, Stage
 from towline.proof.watch import DeliveryWatch, JobWatch, ScheduleWatch
+from towline.proof.watch_starts import StartWatch
+from towline.sources import Delivery
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
 from towline.store.schedules import SqlSchedules
@@ -45,6 +47,9 @@ _MOST_TRIES: Final = 40
 _CALM_SECONDS: Final = 300
 _EVERY_MINUTE: Final = {"tick": "* * * * *"}
 _MINUTE_US: Final = 60_000_000
+_ASKS_FOR_A_RUN: Final = 3
+"""Deliveries about the pull request of this number stand for CI that fails."""
+_RATES: Final = Rates(rate_of(1, 20_000_000))
 
 
 class _Sent(NamedTuple):
@@ -68,6 +73,13 @@ class _Sent(NamedTuple):
         return orjson.dumps(told)
 
 
+def _starts(delivery: Delivery) -> tuple[Start, ...]:
+    told: Any = delivery.payload
+    if delivery.repo is None or told.get("number") != _ASKS_FOR_A_RUN:
+        return ()
+    return (Start(delivery.delivery_id, delivery.repo),)
+
+
 class DoorScene:
     name = "door"
     longest_pause = 4 * LEASE_SECONDS
@@ -81,6 +93,7 @@ class DoorScene:
             self.watch,
             self.deliveries,
             ScheduleWatch(stage, "tick", _MINUTE_US),
+            StartWatch(stage, _RATES.repo),
         ]
         self.accepted: Counter[str] = Counter()
         self.acknowledged: set[str] = set()
@@ -110,8 +123,8 @@ class DoorScene:
         if self.broker is not None:
             bell = SimBell(self.broker, node)
         jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, per_minute(10))
-        ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS)
+        inbox = SqlInbox(database, _RATES)
+        ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS, _starts)
         rules = WorkRules(
             f"{node}", LEASE_SECONDS, _JOB_SECONDS, Backoff(1_000_000, 8_000_000), REPO_LIMIT
         )
@@ -190,6 +203,9 @@ class DoorScene:
             any(key.endswith(sent.id) for key in self.deliveries.job_of),
             f"{sent.id} was answered {status} and is not stored",
         )
+        late = status == "throttled_delayed"
+        asks = sent.repo is not None and sent.number == _ASKS_FOR_A_RUN
+        self.stage.expect(asks or not late, f"{sent.id} starts nothing and was put off")
         if status != "duplicate_ignored":
             self.accepted[sent.id] += 1
             self.stage.expect(self.accepted[sent.id] == 1, f"{sent.id} was accepted twice")
