@@ -124,6 +124,15 @@ def test_three_rebuilds_are_tried_before_a_person_is_called() -> None:
 def test_going_in_circles_calls_a_person() -> None:
     """Although the budget would allow another try."""
     path = ["POLICY_EVALUATING", "POLICY_FAILED"] * 3
-    found = classify(case("POLICY_FAILED", substatus="SOD_FAILURE", path=path), NOW)
+    once = {**none_used(), "retrigger_sod_check": 1}
+    stuck = case("POLICY_FAILED", substatus="SOD_FAILURE", path=path, lifetime=once)
+    found = classify(stuck, NOW)
     assert found.action == "NEEDS_INTERVENTION"
     assert "circles" in found.reason
+
+
+def test_what_others_do_again_and_again_is_no_circle() -> None:
+    """A check that fails, is run again by people and fails: Towline has tried nothing yet."""
+    path = ["CHECKS_RUNNING", "CHECKS_PASSED", "CHECKS_FAILED"] * 3
+    flapping = case("CHECKS_FAILED", transient=True, path=path)
+    assert classify(flapping, NOW).action == "RETRY_CHECKS"

@@ -81,6 +81,12 @@ SHOWN: list[tuple[list[Event], dict[State, State]]] = [
     ([merged()], among("MERGED", *LIVE)),
     ([closed()], among("CLOSED", *LIVE)),
     ([RED], unmoved("NEEDS_INTERVENTION")),
+    ([check("pending")], among("CHECKS_RUNNING", *LIVE[:9])),
+    (
+        [GREEN, PASSED, review(), check("pending", 50, "licence")],
+        among("CHECKS_RUNNING", *LIVE[2:9]),
+    ),
+    ([GREEN, suite("queued", suite_id="9")], unmoved("CHECKS_PASSED", "POLICY_PASSED")),
 ]
 CASES = [(state, words, actual) for words, table in SHOWN for state, actual in table.items()]
 
@@ -125,7 +131,7 @@ def test_an_end_that_was_missed_is_kept_for_a_day(word: Event) -> None:
         ("POLICY_PASSED", [GREEN, PASSED, review()], {"retrigger_approver_bot"}),
         ("POLICY_PASSED", [merged()], {"retrigger_approver_bot", "retrigger_automerge_bot"}),
         ("CHECKS_PASSED", [RED], set()),
-        ("APPROVED", [check("pending")], {"branch_update"}),
+        ("APPROVED", [check("pending")], set()),
     ],
 )
 def test_what_was_seen_resets_counts(

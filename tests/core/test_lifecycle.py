@@ -47,6 +47,11 @@ MAP: list[tuple[State, Happening, State]] = [
     *((state, "PR_MERGED", "MERGED") for state in LIVE),
     *((state, "MERGE_SUCCEEDED", "MERGED") for state in LIVE),
 ]
+PAST: list[State] = [
+    "CHECKS_PASSED", "POLICY_EVALUATING", "POLICY_PASSED", "POLICY_FAILED", "APPROVED",
+]  # fmt: skip
+MAP += [(state, "CHECKS_STARTED", "CHECKS_RUNNING") for state in PAST]
+MAP += [(state, "CHECKS_FAILED", "CHECKS_FAILED") for state in PAST]
 IMPLIED: list[tuple[State, Happening, tuple[State, ...]]] = [
     ("CREATED", "CHECKS_PASSED", ("CHECKS_RUNNING", "CHECKS_PASSED")),
     ("CREATED", "CHECKS_FAILED", ("CHECKS_RUNNING", "CHECKS_FAILED")),
@@ -110,6 +115,12 @@ def test_only_a_persons_push_calls_back_from_intervention() -> None:
     assert move("NEEDS_INTERVENTION", "BRANCH_UPDATED", by_person=True).target == "CHECKS_RUNNING"
 
 
+@pytest.mark.parametrize("happening", ["CHECKS_STARTED", "CHECKS_PASSED", "CHECKS_FAILED"])
+def test_a_check_while_the_forge_merges_is_noted(happening: Happening) -> None:
+    """The forge judges the checks itself, and its answer moves the state."""
+    assert move("MERGING", happening) == ("noted", "MERGING", "MERGING", ())
+
+
 def test_a_failed_merge_is_noted() -> None:
     """What follows tells the state: new commits, a close, or nothing."""
     assert move("MERGING", "MERGE_FAILED") == ("noted", "MERGING", "MERGING", ())
@@ -120,5 +131,6 @@ def test_the_diagram_has_every_state_and_step() -> None:
     drawn = diagram()
     assert all(state in drawn for state in STATES)
     assert set(WAITING_FOR) == set(STATES)
-    for state, happening, target in MAP[:10]:
+    later = [line for line in MAP if line[1].startswith("CHECKS_")]
+    for state, happening, target in [*MAP[:10], *later]:
         assert f"{state} --> {target}" in drawn, happening

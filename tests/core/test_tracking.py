@@ -33,7 +33,7 @@ from tests.core.pull_words import (
 )
 from towline.core.budgets import STRATEGIES, Strategy, none_used
 from towline.core.events import Actor, Event, PullRequestChanged
-from towline.core.lifecycle import STATES, TERMINAL, State
+from towline.core.lifecycle import PAST_CHECKS, STATES, TERMINAL, State
 from towline.core.tracking import KEPT_STATES, decide
 
 LIVE = [state for state in STATES if state not in TERMINAL]
@@ -97,6 +97,8 @@ LINES: list[tuple[State, Event, str, State]] = [
     ("MERGING", merged(), "MERGE_SUCCEEDED", "MERGED"),
     ("MERGING", pushed(), "BRANCH_UPDATED", "CHECKS_RUNNING"),
     ("MERGING", closed(), "PR_CLOSED", "CLOSED"),
+    *((state, check("pending"), "CHECKS_STARTED", "CHECKS_RUNNING") for state in PAST_CHECKS),
+    *((state, RED, "CHECKS_FAILED", "CHECKS_FAILED") for state in PAST_CHECKS),
     *((state, closed(), "PR_CLOSED", "CLOSED") for state in LIVE),
     *((state, pushed(by=PERSON), "BRANCH_UPDATED", "CHECKS_RUNNING") for state in LIVE),
     *((state, merged(), "PR_MERGED", "MERGED") for state in LIVE[:7]),
@@ -143,8 +145,6 @@ def test_states_that_an_event_implies_are_one_line_with_the_path(
         ("CREATED", policy("success"), "POLICY_PASSED", "POLICY_PASSED"),
         ("CHECKS_RUNNING", policy("pending"), "POLICY_EVALUATING", "POLICY_STARTED"),
         ("CHECKS_FAILED", policy("success"), "POLICY_PASSED", "POLICY_PASSED"),
-        ("POLICY_PASSED", check("pending"), "CHECKS_RUNNING", "CHECKS_STARTED"),
-        ("APPROVED", RED, "CHECKS_FAILED", "CHECKS_FAILED"),
         ("CHECKS_PASSED", queue(), "MERGING", "MERGE_ATTEMPTED"),
         ("CHECKS_RUNNING", pull("reopened", 2), "CREATED", "PR_OPENED"),
         ("NEEDS_INTERVENTION", GREEN, "CHECKS_PASSED", "CHECKS_PASSED"),
@@ -270,6 +270,8 @@ RESETS: list[tuple[State, Event, set[Strategy]]] = [
     ("CHECKS_RUNNING", GREEN, {"rebuild"}),
     ("CHECKS_RUNNING", RED, set()),
     ("CHECKS_FAILED", check("pending", 20), {"branch_update"}),
+    ("APPROVED", check("pending", 20), set()),
+    ("APPROVED", RED, set()),
     ("APPROVED", pushed(by=BOT), {"branch_update"}),
     ("POLICY_EVALUATING", policy("success"), {"retrigger_policy_bot", "retrigger_sod_check"}),
     ("POLICY_EVALUATING", policy("failure"), {"retrigger_policy_bot", "retrigger_sod_check"}),

@@ -196,7 +196,8 @@ def classify(
         return Diagnosis(first, first.action, first.reason, None, otherwise)
     left = max(0, limits[strategy] - case.counts.get(strategy, 0))
     no_more = exhausted(strategy, case.counts, case.lifetime, limits)
-    if no_more is None and (cycle := oscillates(case.path)) is not None:
+    acted = any(case.lifetime.values())
+    if no_more is None and acted and (cycle := oscillates(case.path)) is not None:
         no_more = f"It goes round in circles: {' → '.join(cycle)}"
     if no_more is not None:
         return Diagnosis(first, "NEEDS_INTERVENTION", no_more, left, otherwise)

@@ -15,17 +15,24 @@ from towline.core.facts import (
     checks_verdict,
     counted,
     is_old,
+    later_checks,
     policy_is_outdated,
     policy_verdict,
 )
 from towline.core.folding import facts_of
 from towline.core.happenings import LONGEST_LINE, Context, doubted_since
-from towline.core.lifecycle import TERMINAL, State
+from towline.core.lifecycle import PAST_CHECKS, TERMINAL, State
 from towline.core.pulls import PullEvent, PullRecord, Tracked
 from towline.core.signals import Signals
 from towline.core.snapshot import Snapshot
 from towline.core.towing import first_id
-from towline.core.tracking import entered, refreshed_substatus, substatus_of
+from towline.core.tracking import (
+    entered,
+    leads_back,
+    refreshed_substatus,
+    substatus_of,
+    taken_back,
+)
 
 _ROAD: Final[tuple[State, ...]] = (
     "CREATED",
@@ -72,10 +79,18 @@ def correct(
     seen = _described(record, snapshot, facts, context)
     if actual == record.state and not moved:
         return Tracked(seen._replace(updated_us=now_us)) if seen != record else None
-    path = passed_through(record, actual, facts)
-    counts = after_move(record.counts, path, substatus_of(actual, facts))
-    corrected = entered(seen, actual, (actual,), counts, now_us)
+    if not moved and _leads_back(record.state, actual):
+        corrected = taken_back(seen, actual, now_us)
+    else:
+        path = passed_through(record, actual, facts)
+        counts = after_move(record.counts, path, substatus_of(actual, facts))
+        corrected = entered(seen, actual, (actual,), counts, now_us)
     return Tracked(corrected, (_event(record, corrected, now_us),))
+
+
+def _leads_back(state: State, actual: State) -> bool:
+    """A merge that a look finds unfinished, with a check that is not green, is none any more."""
+    return leads_back("APPROVED" if state == "MERGING" else state, actual)
 
 
 def actual_state(
@@ -94,7 +109,10 @@ def actual_state(
     moved = _has_moved(record, facts)
     if not moved and _still_hoped_for(facts, signals, record, doubted_us):
         return record.state
-    verdict = checks_verdict(facts, signals, doubted_us)
+    past = record.state in PAST_CHECKS and not moved
+    verdict = checks_verdict(facts, signals, None if past else doubted_us)
+    if past and not signals.required and counted(facts, signals):
+        verdict = later_checks(facts, signals)
     if verdict == "none" and not moved:
         approved = record.state == "POLICY_PASSED" and facts.approved_by
         return "APPROVED" if approved else record.state
@@ -111,7 +129,8 @@ def _after_checks(
     facts: Facts, signals: Signals, record: PullRecord, doubted_us: int | None, *, moved: bool
 ) -> State:
     policy = policy_verdict(facts, doubted_us)
-    waiting = record.state not in _PAST_POLICY | {"POLICY_EVALUATING", "POLICY_FAILED"}
+    state = facts.reached if facts.reached and facts.reached_unseen else record.state
+    waiting = state not in _PAST_POLICY | {"POLICY_EVALUATING", "POLICY_FAILED"}
     if policy == "failed":
         return "CHECKS_PASSED" if waiting and policy_is_outdated(facts) else "POLICY_FAILED"
     if policy == "running":
@@ -119,16 +138,16 @@ def _after_checks(
     if policy == "none":
         if moved or waiting:
             return "CHECKS_PASSED"
-        if record.state not in _PAST_POLICY:
-            return record.state
+        if state not in _PAST_POLICY:
+            return state
     if facts.merging:
         return "MERGING"
-    if record.state == "MERGING" and not moved:
+    if state == "MERGING" and not moved:
         return "MERGING"
     if facts.approved_by:
         return "APPROVED"
     gone = any(signal.comment_by for signal in signals.outcomes.get("approved", ()))
-    return "APPROVED" if record.state == "APPROVED" and gone and not moved else "POLICY_PASSED"
+    return "APPROVED" if state == "APPROVED" and gone and not moved else "POLICY_PASSED"
 
 
 def _still_hoped_for(

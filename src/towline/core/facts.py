@@ -18,6 +18,7 @@ from towline.core.events import (
     ReviewState,
 )
 from towline.core.failures import Pattern, classify_failure
+from towline.core.lifecycle import State
 from towline.core.signals import Signals
 
 Verdict: TypeAlias = Literal["none", "running", "passed", "failed"]
@@ -113,6 +114,10 @@ class Facts:
     """By outcome and the place of the signal that recognised it: `policy_passed/0`."""
     behind_us: int = 0
     """How far the forge's clock is behind ours, as far as looks have shown that it is."""
+    reached: State | None = None
+    """The state that a later check led back from; None once the checks have passed again."""
+    reached_unseen: bool = False
+    """Whether the policy had passed by then without a sign at the forge: Towline judged it."""
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -169,6 +174,21 @@ def checks_verdict(facts: Facts, signals: Signals, doubted_us: int | None = None
         return "running" if missing else "passed"
     waiting = any(suite.status != "completed" for suite in _suites(facts, signals))
     return "running" if waiting else "passed"
+
+
+def later_checks(facts: Facts, signals: Signals) -> Verdict:
+    """Of the checks that were heard of, once all were green: `passed` if all still are.
+
+    A suite that was only requested has no check yet, and a failure counts whatever was asked for.
+    """
+    checks = counted(facts, signals).values()
+    if any(check.failed for check in checks):
+        return "failed"
+    begun = {check.suite_id for check in facts.checks.values()}
+    waiting = not signals.required and any(
+        suite.status != "completed" and suite.suite_id in begun for suite in _suites(facts, signals)
+    )
+    return "running" if waiting or not all(check.passed for check in checks) else "passed"
 
 
 def policy_verdict(facts: Facts, doubted_us: int | None = None) -> Verdict:

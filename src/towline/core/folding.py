@@ -136,7 +136,14 @@ def _with_what_is_not_shown(seen: Facts, known: Facts) -> Facts:
     if known.head_sha != seen.head_sha:
         return replace(seen, former_heads=_with_former(known))
     queue = {key: said for key, said in known.said.items() if key.endswith("/queue")}
-    return replace(seen, head_since=known.head_since, former_heads=known.former_heads, said=queue)
+    return replace(
+        seen,
+        head_since=known.head_since,
+        former_heads=known.former_heads,
+        said=queue,
+        reached=known.reached,
+        reached_unseen=known.reached_unseen,
+    )
 
 
 def _as_heard_first(seen: Facts, known: Facts) -> Facts:

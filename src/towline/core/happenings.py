@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from towline.core.events import CheckChanged, Event, PullRequestChanged
-from towline.core.facts import Facts, Verdict, checks_verdict, counted
+from towline.core.facts import Facts, Verdict, checks_verdict, counted, later_checks
 from towline.core.failures import Pattern
-from towline.core.lifecycle import Happening, State
+from towline.core.lifecycle import PAST_CHECKS, Happening, State
 from towline.core.meaning import Word, words
 from towline.core.pulls import EventSource, PullRecord
 from towline.core.signals import Outcome, Signals, Towing
@@ -136,6 +136,10 @@ def _of_checks(
     after = checks_verdict(facts, signals, doubted_us)
     decides = event.check == "check_suite" or event.name in counted(facts, signals)
     about = _about(event)
+    if record.state in PAST_CHECKS:
+        back = led_back(facts, signals, about)
+        if back is not None or after != "passed":
+            return [back] if back is not None else []
     if after == "running":
         if before != "running" or (decides and event.status != "completed"):
             return [Told("CHECKS_STARTED", None, about)]
@@ -145,6 +149,14 @@ def _of_checks(
     elif after == "passed":
         return _passing(record, before, about, decides and event.passed)
     return []
+
+
+def led_back(facts: Facts, signals: Signals, about: Mapping[str, object]) -> Told | None:
+    """What a later check of the same head says once all were green; None if all still are."""
+    verdict = later_checks(facts, signals)
+    if verdict == "failed":
+        return Told("CHECKS_FAILED", None, {**about, "failed": _failed(facts, signals)})
+    return Told("CHECKS_STARTED", None, about) if verdict == "running" else None
 
 
 def _passing(

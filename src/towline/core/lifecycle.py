@@ -45,6 +45,14 @@ Happening: TypeAlias = Literal[
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 TERMINAL: Final[frozenset[State]] = frozenset({"MERGED", "CLOSED"})
+PAST_CHECKS: Final[tuple[State, ...]] = (
+    "CHECKS_PASSED",
+    "POLICY_EVALUATING",
+    "POLICY_PASSED",
+    "POLICY_FAILED",
+    "APPROVED",
+)
+"""States that a later check of the same head leads back from, in their order."""
 WAITING_FOR: Final[Mapping[State, str]] = {
     "CREATED": "CI checks to begin",
     "CHECKS_RUNNING": "check results",
@@ -82,6 +90,15 @@ _STEPS: Final = (
     Transition("MERGING", "MERGE_SUCCEEDED", "MERGED", "the forge confirms the merge"),
     Transition("MERGING", "PR_MERGED", "MERGED", "the forge confirms the merge"),
 )
+LATER_CHECKS: Final = tuple(
+    transition
+    for state in PAST_CHECKS
+    for transition in (
+        Transition(state, "CHECKS_STARTED", "CHECKS_RUNNING", "a later check begins"),
+        Transition(state, "CHECKS_FAILED", "CHECKS_FAILED", "a later check fails"),
+    )
+)
+"""The way back, which the specification does not list: checks of one head come one by one."""
 _LIVE: Final = tuple(state for state in STATES if state not in TERMINAL)
 _FROM_ANY: Final = tuple(
     transition
@@ -134,7 +151,11 @@ def _table(transitions: Iterable[Transition]) -> dict[tuple[State, Happening], T
     return table
 
 
-TRANSITIONS: Final = _table((*_STEPS, *_FROM_ANY))
+TRANSITIONS: Final = _table((*_STEPS, *LATER_CHECKS, *_FROM_ANY))
+_UNDER_WAY: Final[frozenset[Happening]] = frozenset(
+    {"CHECKS_STARTED", "CHECKS_PASSED", "CHECKS_FAILED"}
+)
+"""While the forge merges, it judges the checks itself: its answer moves the state."""
 
 Verdict: TypeAlias = Literal["moved", "repeated", "noted", "late", "anomaly"]
 
@@ -156,7 +177,7 @@ def move(state: State, happening: Happening, *, by_person: bool = False) -> Move
     """`by_person` tells a push by a person, which calls a pull request back from intervention."""
     if state in TERMINAL:
         return Move("late", state, state)
-    if happening == "MERGE_FAILED":
+    if happening == "MERGE_FAILED" or (state == "MERGING" and happening in _UNDER_WAY):
         return Move("noted", state, state)
     implied = _IMPLIED.get((state, happening))
     if implied is not None:
@@ -180,6 +201,7 @@ def diagram() -> str:
         for step in _STEPS
         if (step.source, step.happening) != ("MERGING", "PR_MERGED")
     ]
+    lines += [f"    {step.source} --> {step.target}: {step.trigger}" for step in LATER_CHECKS]
     lines += [
         f"    {state} --> CHECKS_RUNNING: new commits"
         for state in _LIVE

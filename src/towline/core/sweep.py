@@ -17,7 +17,7 @@ from towline.core.classify import (
 from towline.core.drift import correct
 from towline.core.facts import Facts
 from towline.core.happenings import Context
-from towline.core.lifecycle import Happening, State
+from towline.core.lifecycle import RESULT_OF, Happening, State
 from towline.core.pulls import PullEvent, PullRecord, Tracked
 from towline.core.remedies import OUTCOME
 from towline.core.snapshot import PullRef, Snapshot
@@ -50,10 +50,20 @@ _HEALS: Final[Mapping[State, Action]] = {
 def history_of(events: Iterable[PullEvent]) -> list[Past]:
     """What was observed of it; what was not believed is no history."""
     return [
-        Past(meant_by(event), event.at_us / 1e6)
+        Past(kind, event.at_us / 1e6)
         for event in events
         if not event.payload.get("anomaly")
+        for kind in _told_by(event)
     ]
+
+
+def _told_by(event: PullEvent) -> list[str]:
+    """An event stands for all the states on its path."""
+    kind, path = meant_by(event), event.payload.get("path")
+    if not isinstance(path, list | tuple) or len(path) < 2:
+        return [kind]
+    own = RESULT_OF.get(event.event_type)  # type: ignore[call-overload]
+    return [kind if state == own else _REACHED_BY.get(state, kind) for state in path]
 
 
 def meant_by(event: PullEvent) -> str:

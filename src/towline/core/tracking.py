@@ -9,15 +9,23 @@ one line of the log for each step. What the table does not have is written down 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from towline.core.budgets import Counts, after_move, none_used
 from towline.core.events import CheckChanged, Event, PullRequestChanged
 from towline.core.facts import Facts, checks_verdict, policy_is_outdated, policy_verdict
 from towline.core.folding import first_heard_us, fold
-from towline.core.happenings import Context, Told, doubted_since, told_by
-from towline.core.lifecycle import RESULT_OF, TERMINAL, Happening, State, move
+from towline.core.happenings import Context, Told, doubted_since, led_back, told_by
+from towline.core.lifecycle import (
+    PAST_CHECKS,
+    RESULT_OF,
+    TERMINAL,
+    Happening,
+    Move,
+    State,
+    move,
+)
 from towline.core.pulls import EventSource, PullEvent, PullRecord, Tracked
 from towline.core.signals import Towing
 from towline.core.snapshot import PullRef
@@ -191,8 +199,8 @@ class _Journey:
         found = move(record.state, told.happening, by_person=told.by_person)
         detail: dict[str, object] = {"from": record.state, "to": found.target, **told.detail}
         if found.verdict == "moved":
-            self._go(found.target, found.path, told)
-            detail |= {"path": list(found.path), "substatus": self._record.substatus}
+            path = self._go(found, told)
+            detail |= {"to": path[-1], "path": list(path), "substatus": self._record.substatus}
         elif found.verdict == "anomaly":
             detail |= {"to": record.state, "anomaly": _anomaly(record, told.happening)}
         elif found.verdict == "repeated":
@@ -201,13 +209,20 @@ class _Journey:
             detail["repeated"] = True
         self.write(told.happening, told.source or self._entry.source, detail)
 
-    def _go(self, target: State, path: Sequence[State], told: Told) -> None:
-        known = self._record
-        counts: Counts = after_move(known.counts, path, substatus_of(target, known.facts))
+    def _go(self, found: Move, told: Told) -> Sequence[State]:
+        """The states that it passes through, with those that were known before its checks ran."""
+        known, path = self._record, found.path
+        self._moved = True
+        if told.happening != "BRANCH_UPDATED" and leads_back(found.source, found.target):
+            self._record = taken_back(known, found.target, self._entry.now_us)
+            return path
+        counts: Counts = after_move(known.counts, path, substatus_of(found.target, known.facts))
         if told.by_person:
             counts = after_persons_push(counts)
-        self._record = entered(self._record, target, path, counts, self._entry.now_us)
-        self._moved = True
+        if found.target == "CHECKS_PASSED":
+            path = (*path, *known_before(known.facts))
+        self._record = entered(known, path[-1], path, counts, self._entry.now_us)
+        return path
 
     def catch_up(self) -> None:
         """As long as the facts say more than the state."""
@@ -231,6 +246,8 @@ def next_by_facts(record: PullRecord, context: Context, now_us: int) -> Told | N
         elif verdict == "failed":
             happening = "CHECKS_FAILED"
         return Told(happening, None, _CAUGHT_UP) if happening else None
+    if (back := _back(record, context)) is not None:
+        return back
     if record.state in ("CHECKS_PASSED", "POLICY_EVALUATING"):
         happening = _policy_happening(record, doubted_us)
         return Told(happening, "policy-bot", _caught_up(record.facts)) if happening else None
@@ -260,11 +277,73 @@ def _caught_up(facts: Facts) -> Mapping[str, object]:
     return {**_CAUGHT_UP, "summary": facts.policy_says[:300]}
 
 
+def leads_back(source: State, target: State) -> bool:
+    """Whether checks that had passed run again, or have failed, on the same head."""
+    return source in PAST_CHECKS and target in ("CHECKS_RUNNING", "CHECKS_FAILED")
+
+
+def taken_back(record: PullRecord, target: State, now_us: int) -> PullRecord:
+    """A later check of the same head runs or has failed: what was reached is remembered.
+
+    No count starts anew, as nothing was achieved.
+    """
+    reached: State = "APPROVED" if record.state == "MERGING" else record.state
+    unseen = reached in ("POLICY_PASSED", "APPROVED") and record.facts.policy == "none"
+    facts = replace(record.facts, reached=reached, reached_unseen=unseen)
+    path = _while_checks_run(record.path) if target == "CHECKS_RUNNING" else record.path
+    return entered(
+        record._replace(facts=facts, path=path), target, (target,), record.counts, now_us
+    )
+
+
+def _while_checks_run(path: tuple[State, ...]) -> tuple[State, ...]:
+    """Checks that begin one after the other are one run of checks, and no circle.
+
+    A run that followed a failure stays: a check that fails again and again is one.
+    """
+    if "CHECKS_RUNNING" not in path:
+        return path
+    place = len(path) - 1 - path[::-1].index("CHECKS_RUNNING")
+    return path if "CHECKS_FAILED" in path[max(0, place - 1) : place] else path[:place]
+
+
+def known_before(facts: Facts) -> tuple[State, ...]:
+    """Where checks that have passed again lead, by what still holds of policy and approval."""
+    policy = policy_verdict(facts)
+    if facts.reached == "POLICY_EVALUATING" and policy == "running":
+        return ("POLICY_EVALUATING",)
+    holds = policy == "passed" or (policy == "none" and facts.reached_unseen)
+    if facts.reached not in ("POLICY_PASSED", "APPROVED") or not holds:
+        return ()
+    approved = facts.reached == "APPROVED" and bool(facts.approved_by)
+    return ("POLICY_EVALUATING", "POLICY_PASSED", *(("APPROVED",) if approved else ()))
+
+
+def after_hope(record: PullRecord, context: Context, entry: Entry) -> Tracked | None:
+    """What a remedy hopes for gives way to a check that is known to run, or to have failed."""
+    back = _back(record, context)
+    if back is None:
+        return None
+    journey = _Journey(record, context, entry)
+    journey.take(back)
+    return journey.tracked()
+
+
+def _back(record: PullRecord, context: Context) -> Told | None:
+    """What the facts say of checks that the state takes for green."""
+    past = record.state in PAST_CHECKS
+    return led_back(record.facts, context.signals, _CAUGHT_UP) if past else None
+
+
 def entered(
     record: PullRecord, target: State, path: Sequence[State], counts: Counts, now_us: int
 ) -> PullRecord:
     """A record that was seen to reach a state; its clock of staleness starts anew."""
+    facts = record.facts
+    if target in PAST_CHECKS and facts.reached is not None:
+        facts = replace(facts, reached=None, reached_unseen=False)
     return record._replace(
+        facts=facts,
         state=target,
         substatus=substatus_of(target, record.facts),
         since_us=now_us,

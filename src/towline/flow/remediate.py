@@ -23,7 +23,7 @@ from towline.core.folding import facts_of
 from towline.core.remedies import REMEDIES, judged, needless, trace
 from towline.core.snapshot import PullRef, Snapshot
 from towline.core.sweep_policy import RepoPolicy, TowPolicy
-from towline.core.tracking import Entry, decide
+from towline.core.tracking import Entry, after_hope, decide
 from towline.errors import Rejected, Unavailable
 from towline.flow import remediate_records as records
 from towline.flow.credentials import no_credentials
@@ -32,7 +32,15 @@ from towline.flow.remediate_closing import Closer
 from towline.flow.remediate_records import BY_SWEEP, Ending, Order, Outcome, Remedied
 from towline.ports.clock import Clock
 from towline.ports.forge import Done, Forge, ForgeUnavailable
-from towline.ports.pulls import Change, Changed, EventSource, Intent, PullRecord, PullStore
+from towline.ports.pulls import (
+    Change,
+    Changed,
+    Decide,
+    EventSource,
+    Intent,
+    PullRecord,
+    PullStore,
+)
 
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 
@@ -169,7 +177,8 @@ class Remediator:
     async def _taken(self, record: PullRecord, watch: str) -> Remedied:
         intent = _intent(record)
         expected_us = int(self._policy.verify_seconds * 1e6)
-        changed = await self._store.change(record.ref, records.made(intent.id, watch, expected_us))
+        taken = self._as_known(record, records.made(intent.id, watch, expected_us))
+        changed = await self._store.change(record.ref, taken)
         if records.intent_of(changed.record, intent.id) is None:
             return Remedied("done", "somebody else has recorded its outcome", changed.record)
         return Remedied("pending", "", changed.record)
@@ -190,7 +199,9 @@ class Remediator:
             source=source,
             adjust=records.judging(record, verdict),
         )
-        changed = await self._store.change(record.ref, records.ended(ending))
+        changed = await self._store.change(
+            record.ref, self._as_known(record, records.ended(ending))
+        )
         return Remedied("done", verdict.says, changed.record)
 
     # ------------------------------------------------------------------ observing
@@ -290,8 +301,26 @@ class Remediator:
             keeps_intent=keeps_intent,
             adjust=adjust,
         )
-        changed = await self._store.change(record.ref, records.ended(ending))
+        changed = await self._store.change(
+            record.ref, self._as_known(record, records.ended(ending))
+        )
         return Remedied(outcome, detail, changed.record)
+
+    def _as_known(self, record: PullRecord, step: Decide) -> Decide:
+        """The step, and what is known of the checks where it hopes for a state past them."""
+        context, intent = self._policy.context(record.ref.repo), _intent(record)
+
+        def decide(current: PullRecord | None, now_us: int) -> Change | None:
+            change = step(current, now_us)
+            if change is None:
+                return None
+            entry = Entry(key=f"known {intent.id}", source="reconciler", now_us=now_us)
+            tracked = after_hope(change.record, context, entry)
+            if tracked is None:
+                return change
+            return Change(tracked.record, [*change.events, *tracked.events], change.jobs)
+
+        return decide
 
     async def _correct(
         self, ref: PullRef, sight: Snapshot, began: float | None
