@@ -8,7 +8,15 @@ from xml.sax.saxutils import escape
 from scripts.reference_tables import table
 from towline.core.budgets import _RESET_BY, LIFETIME_FACTOR, MAX_TRIES, STRATEGIES
 from towline.core.commands import ALLOWED_IN, COMMANDS
-from towline.core.lifecycle import STATES, TERMINAL, TRANSITIONS, WAITING_FOR, State
+from towline.core.lifecycle import (
+    LATER_CHECKS,
+    PAST_CHECKS,
+    STATES,
+    TERMINAL,
+    TRANSITIONS,
+    WAITING_FOR,
+    State,
+)
 from towline.core.staleness import THRESHOLD_SECONDS
 
 _LIVE: Final = tuple(state for state in STATES if state not in TERMINAL)
@@ -36,8 +44,11 @@ def transitions() -> str:
     rows = [
         (f"`{step.source}`", f"`{step.happening}`", f"`{step.target}`", step.trigger)
         for step in TRANSITIONS.values()
-        if (step.happening, step.target) not in shared
+        if (step.happening, step.target) not in shared and step not in LATER_CHECKS
     ]
+    later = ", ".join(f"`{state}`" for state in PAST_CHECKS)
+    for happening, target, trigger in dict.fromkeys(step[1:] for step in LATER_CHECKS):
+        rows.append((later, f"`{happening}`", f"`{target}`", f"{trigger} on the same head"))
     for happening, target in sorted(shared):
         step = TRANSITIONS["CREATED", happening]
         rows.append(("every live state", f"`{happening}`", f"`{target}`", step.trigger))
@@ -86,7 +97,7 @@ _STYLE: Final = (
     "path{fill:none;stroke:#4b6478;stroke-width:1.4;marker-end:url(#tip)}"
 )
 _HEAD: Final = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 330" role="img" '
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 370" role="img" '
     'aria-label="The states of a pull request and the moves between them">'
 )
 _TIP: Final = (
@@ -102,11 +113,15 @@ def picture() -> str:
         _HEAD,
         f"<style>{_STYLE}</style>",
         _TIP,
-        '<rect width="860" height="330" style="fill:#fff;stroke:none;rx:0"/>',
+        '<rect width="860" height="370" style="fill:#fff;stroke:none;rx:0"/>',
         *(_arrow(source, target) for source, target in arrows),
         *(_box(state) for state in STATES),
         _words(290, "From every live state: new commits lead to CHECKS_RUNNING,"),
         _words(310, "a merge to MERGED, a close to CLOSED, spent budgets to NEEDS_INTERVENTION."),
+        _words(
+            330, "From CHECKS_PASSED, the policy states and APPROVED: a later check of the same"
+        ),
+        _words(350, "head leads back to CHECKS_RUNNING, or to CHECKS_FAILED if it fails."),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
@@ -115,7 +130,9 @@ def picture() -> str:
 def _drawn(step: tuple[State, str, State, str]) -> bool:
     source, happening, target, _ = step
     everywhere = all((state, happening) in TRANSITIONS for state in _LIVE)
-    return source != target and (not everywhere or (source, target) == ("MERGING", "MERGED"))
+    if source == target or step in LATER_CHECKS:
+        return False
+    return not everywhere or (source, target) == ("MERGING", "MERGED")
 
 
 def _box(state: State) -> str:

@@ -215,6 +215,42 @@ async def test_a_machine_without_isolation(tmp_path: Path) -> None:
         ), said  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "verdicts"),
+    [
+        ("", []),
+        ("[tow]\nauthors = ['bot']\n", ["warning"]),
+        ("[tow]\nauthors = ['bot']\n[signals]\nrequired = ['build']\n", ["ok"]),
+        (
+            (
+                "[tow]\nauthors = ['bot']\n[signals]\nrequired = ['build']\n"
+                '[repo."acme/app".signals]\nrequired = []\n'
+            ),
+            ["warning"],
+        ),
+        (
+            (
+                "[tow]\nauthors = ['bot']\nrepos = ['acme/app']\n"
+                '[repo."acme/app".signals]\nrequired = ["build"]\n'
+            ),
+            ["ok"],
+        ),
+    ],
+)
+async def test_required_checks_that_nobody_named(
+    tmp_path: Path, text: str, verdicts: list[str]
+) -> None:
+    """A warning that says why, where pull requests are towed; no failure."""
+    (tmp_path / "towline.toml").write_text(text, encoding="utf-8")
+    ran = await examined(tmp_path)
+    assert ran.code == 0
+    assert ran.verdicts("signals") == verdicts
+    for one in ran.findings("signals"):
+        if one["verdict"] == "warning":
+            assert "DCO or CLA" in one["found"]
+            assert one["fix"].endswith("signals.required")
+
+
 async def test_notifiers_are_understood_and_not_rung(tmp_path: Path) -> None:
     """An address that apprise does not know fails; its secret is not shown."""
     ran = await examined(tmp_path, TOWLINE_NOTIFY__URLS="json://127.0.0.1:1/quietly-s3cret")

@@ -178,6 +178,25 @@ def judge_redis(
     return [ok(check, reached)]
 
 
+# ------------------------------------------------------------------ the checks that must pass
+
+
+def judge_required(check: str, without: Sequence[str]) -> list[Finding]:
+    """`without` are the repositories with no required check; an empty name is all the others."""
+    if not without:
+        return [ok(check, "the required checks are named: only these decide")]
+    return [_unnamed(check, repo) for repo in without]
+
+
+def _unnamed(check: str, repo: str) -> Finding:
+    table = f'repo."{repo}".signals' if repo else "signals"
+    found = (
+        f"{table}.required is empty: every check that is known must pass, and a quick first one, "
+        "such as DCO or CLA, may be all that is known at first"
+    )
+    return warning(check, found, f"name the checks that must pass in {table}.required")
+
+
 # ------------------------------------------------------------------ the forge
 
 

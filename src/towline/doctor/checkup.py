@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from towline import settings as settings_module
 from towline.core.checkup import Finding, failure, ok, one_line, tally
-from towline.doctor import database, github, machine, servers, webhooks
+from towline.doctor import database, github, machine, servers, signals, webhooks
 from towline.doctor.probe import Heard, Look, Probe, looked
 from towline.doctor.redaction import Redactor
 from towline.errors import TowlineError
@@ -98,6 +98,7 @@ def _probes(settings: Settings, seconds: float, *, knows: bool) -> list[Probe]:
         *_outside(settings, seconds),
         *here,
         Probe("fixers", _at_once(lambda: machine.look_at_fixers(settings)), "check fix.fixers"),
+        Probe(signals.CHECK, _at_once(lambda: signals.look_at_signals(settings)), "check signals"),
         Probe("notify", _at_once(lambda: machine.look_at_notifiers(settings)), "check notify.urls"),
         Probe("folders", _at_once(lambda: machine.look_at_folders(settings)), "check fix.folder"),
     ]

@@ -244,7 +244,8 @@ class Handling:
         )
         old = self._clock.monotonic() - mode.looked_at > self._policy.fresh_seconds
         try:
-            result = await self._remediator.act(record.ref, order, None if old else sight)
+            look = None if old else sight
+            result = await self._remediator.act(record.ref, order, look, mode.looked_at)
             await _tell(leave, result)
         finally:
             await leave.ignored()

@@ -77,8 +77,17 @@ class Remediator:
 
     # ------------------------------------------------------------------ acting
 
-    async def act(self, ref: PullRef, order: Order, sight: Snapshot | None = None) -> Remedied:
-        """All steps but the observing: `pending` if it was made."""
+    async def act(
+        self,
+        ref: PullRef,
+        order: Order,
+        sight: Snapshot | None = None,
+        looked_at: float | None = None,
+    ) -> Remedied:
+        """All steps but the observing: `pending` if it was made.
+
+        `looked_at` is when the look that is given was begun: what was heard since is newer.
+        """
         began = self._clock.monotonic() if sight is None else None
         forge = self._forges.get(ref.forge)
         if forge is None:
@@ -93,7 +102,8 @@ class Remediator:
         limit = self._of(ref).thresholds.get("CHECKS_RUNNING", 0.0)
         stuck = self._clock.now_us() / 1e6 - limit
         if (why := needless(order.strategy, facts, self._of(ref).signals, stuck)) is not None:
-            return Remedied("unneeded", why, await self._correct(ref, sight, began))
+            seen_at = looked_at if began is None else began
+            return Remedied("unneeded", why, await self._correct(ref, sight, seen_at))
         order = replace(order, before=trace(order.strategy, facts))
         begun, now_us = await self._begin(ref, order)
         if begun.outcome == "refused" and began is not None:

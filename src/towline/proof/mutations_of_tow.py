@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from towline.core import budgets, classify, drift, lifecycle, sweep, tracking
+from towline.core import budgets, classify, drift, happenings, lifecycle, sweep, tracking
 from towline.core.budgets import after_move
 from towline.core.classify import STRATEGY_OF
 from towline.core.lifecycle import RESULT_OF, TERMINAL, Move
@@ -169,6 +169,12 @@ MUTATIONS: Final = (
         "nothing is done while the breaker is open",
         instead(Breakers, "ask", _leave_of_nobody),
         instead(Breakers, "state", _always_closed),
+    ),
+    _tow(
+        "green-for-good",
+        "a check that begins or fails later leads back from green",
+        instead(happenings, "led_back", _nothing),
+        instead(tracking, "led_back", _nothing),
     ),
     _tow(
         "same-event-again",

@@ -155,6 +155,51 @@ class Ci(Actor):
         self.world.finish_job(job.repo, job.id, conclusion, log)
 
 
+class LaterCheck(Actor):
+    """Another App, whose check of a head may begin long after the first ones have passed.
+
+    GitHub announces no suite of it before. Some of its checks are done as soon as they are there,
+    some fail, and some of these are run again.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        name: str = "licence",
+        app: str = "legal",
+        begins: Seconds = (1.0, 120.0),
+        lasts: Seconds = (1.0, 30.0),
+        fails: float = 0.25,
+    ) -> None:
+        super().__init__(world, f"{app}[bot]", Habit(delay=begins))
+        self.name = name
+        self.app = app
+        self.lasts = lasts
+        self.fails = fails
+
+    def hear(self, told: Emitted) -> None:
+        pull, comes = told.pull, told.action in ("opened", "reopened", "synchronize")
+        if told.name == "pull_request" and pull is not None and comes:
+            self.later(lambda: self._begin(pull))
+
+    def _begin(self, pull: Pull) -> None:
+        if self.current(pull) is None:
+            return
+        repo, sha = pull.repo, pull.head_sha
+        if self.dice.random() < 0.2:
+            self.world.create_run(repo, sha, self.name, self.app, conclusion="success")
+            return
+        run = self.world.create_run(repo, sha, self.name, self.app, status="in_progress")
+        self.later(lambda: self._end(pull, run.id), self.lasts)
+
+    def _end(self, pull: Pull, run_id: int) -> None:
+        failed = self.dice.random() < self.fails
+        self.world.update_run(pull.repo, run_id, conclusion="failure" if failed else "success")
+        if failed and self.dice.random() < 0.6:
+            self.later(lambda: self._begin(pull))
+
+
 def _is_of_actions(told: Emitted) -> bool:
     return told.suite is not None and told.suite.app.slug == ACTIONS_APP
 

@@ -139,6 +139,9 @@ def invalid(message: str, *, resource: str, field_name: str | None = None) -> Wo
 
 class WorldBase:
     def __init__(self, now: float = 1_700_000_000.0, seed: int = 0) -> None:
+        self.unordered = False
+        """Whether webhooks of one moment about a check come in any order, as GitHub's do."""
+        self._disorder = random.Random(f"disorder {seed}")  # noqa: S311  the same dice again
         self.now = now
         self.random = random.Random(seed)  # noqa: S311  a simulation wants the same dice again
         self.objects = ObjectStore()

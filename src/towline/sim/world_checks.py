@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from towline.sim.entities import (
     PASSING,
@@ -174,7 +174,7 @@ class WorldChecks(WorldRefs):
             pulls=self._numbers(held, sha),
         )
         held.runs_of.setdefault(suite.id, []).append(run.id)
-        self._put_run(held, run, "completed" if ended else "created")
+        self._put_run(held, run, "completed" if ended else "created", is_new=True)
         return run
 
     def update_run(
@@ -242,7 +242,9 @@ class WorldChecks(WorldRefs):
     def _all_runs(self, held: RepoState, suite_id: int) -> list[CheckRun]:
         return [held.runs[run_id] for run_id in held.runs_of.get(suite_id, ())]
 
-    def _put_run(self, held: RepoState, run: CheckRun, action: str) -> None:
+    def _put_run(
+        self, held: RepoState, run: CheckRun, action: str, *, is_new: bool = False
+    ) -> None:
         held.runs[run.id] = run
         bot = self._bot(run.app.slug)
         suite = held.suites[run.suite_id]
@@ -250,9 +252,16 @@ class WorldChecks(WorldRefs):
         status, conclusion = _together(latest)
         now = replace(suite, status=status, conclusion=conclusion, updated_at=self.now)
         held.suites[suite.id] = now
-        self._emit(held.repo.full_name, "check_run", action, bot, run=run, suite=now)
-        if status == "completed" and action == "completed":
-            self._emit(held.repo.full_name, "check_suite", "completed", bot, suite=now)
+        ended = action == "completed"
+        of_run = ["created", "completed"] if self.unordered and is_new and ended else [action]
+        told = [("check_run", one) for one in of_run]
+        if status == "completed" and ended:
+            told.append(("check_suite", "completed"))
+        if self.unordered:
+            self._disorder.shuffle(told)
+        for name, what in told:
+            about: dict[str, Any] = {"suite": now} if name == "check_suite" else {"run": run}
+            self._emit(held.repo.full_name, name, what, bot, **{"suite": now, **about})
 
     def _bot(self, app: str) -> User:
         return self.user(f"{app}[bot]")

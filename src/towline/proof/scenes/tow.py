@@ -88,6 +88,7 @@ class TowScene:
         stage.server.watchers.append(self.watch)
         self.town = TowWorld(stage, STORM_SECONDS, self._deliver, self.watch.arrived)
         self.watch.ledger = self.town.ledger
+        self.watch.all_count(self.town.all_count)
         self.town.world.subscribe(self._opened)
         self.forge = WorldForge(self.town.world, login="towline[bot]")
         self.ci = WorldCi(self.town.jenkins)
@@ -124,7 +125,7 @@ class TowScene:
         inbox = SqlInbox(database, per_minute(600))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, _MAX_ATTEMPTS)
         outside = self._outside(actor)
-        given = settings(observe=self.observe)
+        given = settings(observe=self.observe, all_count=self.town.all_count)
         tow = TowParts(given, database, jobs, bell, clock, audit_to_log, outside)
         handlers: dict[str, Any] = {
             DELIVERY: DeliveryHandler(inbox, tow.tracker),

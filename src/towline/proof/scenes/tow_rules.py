@@ -37,9 +37,16 @@ _IMPLIED: Final = frozenset(
         ("CREATED", "CHECKS_FAILED"),
         ("CHECKS_PASSED", "POLICY_PASSED"),
         ("CHECKS_PASSED", "POLICY_FAILED"),
+        *(
+            (state, event)
+            for state in (
+                "CHECKS_PASSED", "POLICY_EVALUATING", "POLICY_PASSED", "POLICY_FAILED", "APPROVED"
+            )
+            for event in ("CHECKS_STARTED", "CHECKS_FAILED")
+        ),
     }
-)
-"""Events that imply states which nobody told of."""
+)  # fmt: skip
+"""Events that imply states which nobody told of, or that lead back."""
 _ALWAYS: Final = frozenset({"PR_CLOSED", "PR_MERGED", "MERGE_SUCCEEDED"})
 _TOLD_SECONDS: Final = 8.0
 _PROBE_SECONDS: Final = 45.0

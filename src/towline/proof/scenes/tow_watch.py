@@ -64,6 +64,10 @@ class PullWatch:
         self._tries = Tries(stage)
         self._heard: set[str] = set()
 
+    def all_count(self, all_count: bool) -> None:
+        """Whether each check of a head counts where nobody names the required ones."""
+        self._words.all_count_in = frozenset({PLAIN} if all_count else ())
+
     # ------------------------------------------------------------------ commits
 
     def committed(self, db: Any, names: Sequence[str]) -> None:
@@ -187,7 +191,8 @@ class PullWatch:
         if event.payload["by"] != BY_SWEEP:
             return
         self._expect(not self._observe, f"{name} is helped by who only observes")
-        cycle = goes_round(before.path)
+        tried = any(before.lifetime.values())
+        cycle = goes_round(before.path) if tried else ()
         self._expect(not cycle, f"{name} is helped though it goes round: {cycle}")
         if not self._clocks_differ() and not self._somebody_slept():
             waited = (event.at_us - self._quiet_since_us.get(key, before.created_us)) / 1e6

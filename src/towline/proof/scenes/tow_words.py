@@ -28,6 +28,9 @@ _TOLD: Final = frozenset(
 )  # fmt: skip
 """Events that move a state."""
 _VERDICTS: Final = frozenset({"CHECKS_PASSED", "CHECKS_FAILED", "POLICY_PASSED", "POLICY_FAILED"})
+_PAST_CHECKS: Final = frozenset(
+    {"CHECKS_PASSED", "POLICY_EVALUATING", "POLICY_PASSED", "POLICY_FAILED", "APPROVED"}
+)
 _GRAIN_SECONDS: Final = 2.0
 """Times of words are whole seconds."""
 
@@ -49,12 +52,15 @@ class TowWords:
         self._required = required
         self._policy = policy
         self._heads = heads
+        self.all_count_in: frozenset[str] = frozenset()
+        """Repositories where every check of a head must pass, not the required ones alone."""
         self._hoped: dict[Key, int] = {}
         """When the last remedy was begun that was taken, and whose effect is hoped for."""
 
     def follow(
         self, name: str, before: PullRecord | None, after: PullRecord, new: Sequence[PullEvent]
     ) -> None:
+        self._is_green(name, after)
         moved = before is None or after.state != before.state
         if moved and any(event.event_type in _TOLD for event in new):
             self._goes_as_far_as_is_known(name, after)
@@ -115,11 +121,35 @@ class TowWords:
 
     # ------------------------------------------------------------------ states
 
+    def _is_green(self, name: str, record: PullRecord) -> None:
+        """No state past the checks while one that counts is known to run, or to have failed."""
+        if record.state not in _PAST_CHECKS:
+            return
+        bad = [
+            f"{one} {check.conclusion if check.status == 'completed' else check.status}"
+            for one, check in sorted(record.facts.checks.items())
+            if self._counts(record, one) and not check.passed
+        ]
+        self._stage.expect(not bad, f"{name} is {record.state}, though {', '.join(bad)}")
+
+    def _counts(self, record: PullRecord, check: str) -> bool:
+        repo = record.ref.repo
+        return repo in self.all_count_in or check in self._required[repo]
+
+    def _all_passed(self, record: PullRecord) -> bool:
+        """Each that must pass was heard of, and nothing that counts is open."""
+        facts, repo = record.facts, record.ref.repo
+        checks = [facts.checks.get(one) for one in self._required[repo]]
+        if repo in self.all_count_in:
+            checks = list(facts.checks.values()) or [None]
+            if any(suite.status != "completed" for suite in facts.suites.values()):
+                return False
+        return all(check is not None and self._passed(record, check) for check in checks)
+
     def _goes_as_far_as_is_known(self, name: str, record: PullRecord) -> None:
         facts, state = record.facts, record.state
         if state in ("CREATED", "CHECKS_RUNNING"):
-            checks = [facts.checks.get(one) for one in self._required[record.ref.repo]]
-            more = all(check is not None and self._passed(record, check) for check in checks)
+            more = self._all_passed(record)
         elif state in ("CHECKS_PASSED", "POLICY_EVALUATING"):
             policy = facts.policy_checks.get(self._policy)
             more = policy is not None and self._passed(record, policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, Final
@@ -19,7 +20,7 @@ from towline.proof.weather import MESSAGES
 from towline.settings import Settings
 from towline.sim.actors import Habit
 from towline.sim.actors_bots import ApproverBot, AutomergeBot, PolicyBot, Ruling
-from towline.sim.actors_ci import Ci, Fate
+from towline.sim.actors_ci import Ci, Fate, LaterCheck
 from towline.sim.actors_jenkins import Jenkins
 from towline.sim.actors_people import Person
 from towline.sim.entities import Emitted, Protection, Pull, WorldRefusal
@@ -32,6 +33,7 @@ PERSON: Final = "octocat"
 PLAIN, JENKINS = "octo-org/app", "octo-org/pay"
 REPOS: Final = (PLAIN, JENKINS)
 CHECK, BUILD, POLICY = "build", "jenkins/build", "policy-bot"
+LATER: Final = "licence"
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {PLAIN: (CHECK,), JENKINS: (BUILD,)}
 SWEEP_SECONDS: Final = 20.0
 VERIFY_SECONDS: Final = 40.0
@@ -61,14 +63,18 @@ _RULINGS: Final[Mapping[Ruling, float]] = {
     "pass": 0.7, "sod": 0.12, "sod_for_good": 0.06, "other": 0.06, "stuck": 0.06
 }  # fmt: skip
 _BUSY_TIMES: Final = 3
+_ALL_COUNT: Final = 0.4
 _ABSENT: Final = Habit(delay=(0.5, 6.0), miss=0.3, miss_poke=0.15)
 _EAGER: Final = Habit(delay=(0.0, 1.0), miss=0.4, miss_poke=0.05)
 """Often absent, and faster than the answer to whoever woke it."""
 
 
 @cache
-def settings(*, observe: bool) -> Settings:
-    """As an operator writes them, with minutes for hours."""
+def settings(*, observe: bool, all_count: bool) -> Settings:
+    """As an operator writes them, with minutes for hours.
+
+    With `all_count` none of the checks is named as required: all that a head has must pass.
+    """
     return Settings.model_validate(
         {
             "tow": {"authors": [AUTHOR], "own_logins": [OURS], "repos": list(REPOS)},
@@ -87,7 +93,7 @@ def settings(*, observe: bool) -> Settings:
             "budgets": dict(BUDGETS),
             "jenkins": {"url": "https://jenkins.example"},
             "commands": {"rate_per_minute": 30},
-            "signals": {"required": list(REQUIRED[PLAIN])},
+            "signals": {"required": [] if all_count else list(REQUIRED[PLAIN])},
             "triggers": {
                 "rebuild": {"kind": "rerun_failed"},
                 "policy": {"kind": "label", "label": "recheck-policy"},
@@ -136,7 +142,11 @@ class TowWorld:
         self._armed: SimHandle | None = None
         self.busy = stage.dice.random() < 0.3
         """Somebody pushes to the base again and again, and branches must be up to date."""
+        dice = random.Random(f"later {stage.seed}")  # noqa: S311  the same again
+        self.all_count = dice.random() < _ALL_COUNT
+        """Checks of other Apps begin and fail after the first ones, told in any order."""
         self.world = World(now=START_US / 1e6, seed=stage.seed)
+        self.world.unordered = self.all_count
         self.repos = REPOS if stage.dice.random() < 0.5 else (stage.dice.choice(REPOS),)
         for repo in self.repos:
             self.world.create_repo(repo, {"app.txt": b"one\n", "NOTES.md": b"\n"})
@@ -156,6 +166,9 @@ class TowWorld:
         fates = _FLAKY if self.busy else _CI
         if PLAIN in self.repos:
             _local(Ci, PLAIN)(world, jobs=(CHECK,), chances=fates, lasts=(3.0, 20.0), habit=quick)
+        if self.all_count and PLAIN in self.repos:
+            later = _local(LaterCheck, PLAIN)
+            later(world, name=LATER, begins=(1.0, 60.0), lasts=(0.0, 20.0))
         jenkins: Jenkins = _local(Jenkins, JENKINS)(
             world, context=BUILD, chances=fates, lasts=(3.0, 20.0), habit=quick
         )
