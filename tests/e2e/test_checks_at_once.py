@@ -11,7 +11,7 @@ from tests.e2e.checks_at_once import AUTHOR, Count, counted, lives, shuffled, to
 from tests.e2e.programs import Program
 from tests.e2e.senders import SECRET
 
-PULLS = 200
+PULLS = 60
 
 
 def settings_for(url: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def settings_for(url: str) -> dict[str, str]:
 async def test_a_pull_request_is_never_green_while_a_check_is_not(
     sql_url: str, tmp_path: Path
 ) -> None:
-    """Two hundred at once, the checks of each in any order: each ends where its checks do."""
+    """Sixty at once, the checks of each in any order: each ends where its checks do."""
     known = lives(PULLS, seed=20)
     with Program(tmp_path, settings_for(sql_url), "serve") as door:
         await told(sql_url, door.port, [life.opening for life in known])

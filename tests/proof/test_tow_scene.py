@@ -13,7 +13,13 @@ from towline.proof.play import Played, play
 from towline.proof.scenes.tow import TowScene
 from towline.proof.scenes.tow_watch import goes_round
 
-QUICK: Final = ("acts-before-intent", "same-event-again", "tries-not-counted", "two-writers")
+QUICK: Final = (
+    "green-for-good",
+    "acts-before-intent",
+    "same-event-again",
+    "tries-not-counted",
+    "two-writers",
+)
 
 
 @pytest.fixture
@@ -66,6 +72,20 @@ def test_what_was_found_in_the_tow_stays_mended(seed: int) -> None:
 )
 def test_what_the_play_got_wrong_is_no_violation(seed: int) -> None:
     """Seeds of the longest run whose violations were none."""
+    assert play(seed).violations == []
+
+
+@pytest.mark.usefixtures("tow")
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(61, id="a push while what is there already was looked at"),
+        pytest.param(151, id="asked again for an approval while a build had failed"),
+        pytest.param(174, id="asked again for an approval while a build ran"),
+    ],
+)
+def test_what_later_checks_found_stays_mended(seed: int) -> None:
+    """Checks of other Apps come late, and people give orders meanwhile."""
     assert play(seed).violations == []
 
 

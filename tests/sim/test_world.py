@@ -16,7 +16,11 @@ NOW = 1_700_000_000.0
 
 @pytest.fixture
 def world() -> World:
-    made = World(NOW, seed=1)
+    return fresh(1)
+
+
+def fresh(seed: int) -> World:
+    made = World(NOW, seed)
     made.create_repo(REPO, {"f.txt": b"a\nb\nc\n"})
     made.set_permission(REPO, "octocat", "write")
     return made

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from tests.sim.test_world import REPO, advance, propose, refused, told, world
+from tests.sim.test_world import REPO, advance, fresh, propose, refused, told, world
+from towline.sim.actors import Habit
+from towline.sim.actors_ci import Ci, LaterCheck
 from towline.sim.entities import Protection, RepoOptions
 from towline.sim.world import World
 
@@ -150,3 +154,34 @@ def test_roles_are_exact(world: World) -> None:
     assert world.permission(REPO, "stranger") == "read"
     assert world.permission("octo-org/secret", "stranger") == "none"
     assert world.permission(REPO, "octo-org") == "admin"
+
+
+def test_webhooks_about_a_check_come_in_any_order() -> None:
+    """As GitHub's do: the suite's end before the run's, and the end of a run before its start."""
+    seen = set()
+    for seed in range(40):
+        world = fresh(seed)
+        world.unordered = True
+        sha = propose(world).head_sha
+        before = len(world.outbox)
+        world.create_run(REPO, sha, "licence", "legal", conclusion="success")
+        about = [one for one in world.outbox[before:] if one.name.startswith("check_")]
+        assert about[0].action == "requested"
+        seen.add(tuple((one.name, one.action) for one in about[1:]))
+    run = [("check_run", "created"), ("check_run", "completed")]
+    assert seen == set(itertools.permutations([*run, ("check_suite", "completed")]))
+
+
+def test_a_check_of_another_app_begins_when_the_first_have_passed() -> None:
+    """It comes late, and nothing announces it; some fail, and some of these pass later."""
+    world = fresh(3)
+    Ci(world, jobs=("build",), lasts=(1.0, 2.0), habit=Habit(delay=(0.0, 1.0)))
+    LaterCheck(world, begins=(60.0, 90.0), lasts=(1.0, 20.0), fails=0.5)
+    shas = [propose(world, branch=f"fix-{place}").head_sha for place in range(12)]
+    world.run_until(world.now + 50)
+    assert {tuple(world.verdicts(REPO, sha).items()) for sha in shas} == {(("build", "success"),)}
+    world.run_until(world.now + 900)
+    ends = {world.verdicts(REPO, sha)["licence"] for sha in shas}
+    attempts = {len(world.runs(REPO, sha, latest=False)) for sha in shas}
+    assert ends == {"success", "failure"}
+    assert max(attempts) > 2

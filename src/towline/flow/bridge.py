@@ -47,7 +47,7 @@ from towline.flow.credentials import NoCredentials, lacking
 from towline.flow.escalate import params_of
 from towline.flow.reconcile_history import whole_log
 from towline.flow.remediate import Remediator, asks_to_wait
-from towline.flow.remediate_records import Order
+from towline.flow.remediate_records import Order, as_known
 from towline.flow.tow_metrics import COMMANDS as COMMANDS_COUNTED
 from towline.ports.clock import Clock
 from towline.ports.coordination import RateStore
@@ -342,7 +342,9 @@ class Bridge:
         )
         result = await self._remediator.remedy(ref, order)
         if result.outcome == "unneeded":
-            await self._store.change(ref, left_to_a_person(order, result.detail))
+            left = left_to_a_person(order, result.detail)
+            context = self._policy.context(ref.repo)
+            await self._store.change(ref, as_known(left, context, f"known {order.id}"))
         return _routed(result.outcome, result.detail, result.record, order, params)
 
     async def _later(self, params: Mapping[str, Any], seconds: float, what: str) -> dict[str, Any]:

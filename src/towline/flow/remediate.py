@@ -23,7 +23,7 @@ from towline.core.folding import facts_of
 from towline.core.remedies import REMEDIES, judged, needless, trace
 from towline.core.snapshot import PullRef, Snapshot
 from towline.core.sweep_policy import RepoPolicy, TowPolicy
-from towline.core.tracking import Entry, after_hope, decide
+from towline.core.tracking import Entry, decide
 from towline.errors import Rejected, Unavailable
 from towline.flow import remediate_records as records
 from towline.flow.credentials import no_credentials
@@ -317,20 +317,8 @@ class Remediator:
         return Remedied(outcome, detail, changed.record)
 
     def _as_known(self, record: PullRecord, step: Decide) -> Decide:
-        """The step, and what is known of the checks where it hopes for a state past them."""
         context, intent = self._policy.context(record.ref.repo), _intent(record)
-
-        def decide(current: PullRecord | None, now_us: int) -> Change | None:
-            change = step(current, now_us)
-            if change is None:
-                return None
-            entry = Entry(key=f"known {intent.id}", source="reconciler", now_us=now_us)
-            tracked = after_hope(change.record, context, entry)
-            if tracked is None:
-                return change
-            return Change(tracked.record, [*change.events, *tracked.events], change.jobs)
-
-        return decide
+        return records.as_known(step, context, f"known {intent.id}")
 
     async def _correct(
         self, ref: PullRef, sight: Snapshot, began: float | None

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from towline.core.budgets import Counts, Strategy, after_move, spent
+from towline.core.happenings import Context
 from towline.core.lifecycle import TERMINAL, State
 from towline.core.remedies import OUTCOME, REMEDIES, Judged
-from towline.core.tracking import KEEP_ENDED_US, KEPT_STATES
+from towline.core.tracking import KEEP_ENDED_US, KEPT_STATES, Entry, after_hope
 from towline.ports.jobs import NewJob
-from towline.ports.pulls import Change, EventSource, Intent, PullEvent, PullRecord
+from towline.ports.pulls import Change, Decide, EventSource, Intent, PullEvent, PullRecord
 
 BY_SWEEP: Final = "reconciler"
 """Who orders a remedy that no person did."""
@@ -119,6 +120,22 @@ def why_not(record: PullRecord, order: Order) -> str | None:
     if order.decided is not None and order.decided != decided_on(record):
         return "it has moved on since that was decided"
     return None
+
+
+def as_known(step: Decide, context: Context, key: str) -> Decide:
+    """The step, and what is known of the checks where it hopes for a state past them."""
+
+    def decide(record: PullRecord | None, now_us: int) -> Change | None:
+        change = step(record, now_us)
+        if change is None:
+            return None
+        entry = Entry(key=key, source="reconciler", now_us=now_us)
+        tracked = after_hope(change.record, context, entry)
+        if tracked is None:
+            return change
+        return Change(tracked.record, [*change.events, *tracked.events], change.jobs)
+
+    return decide
 
 
 def made(
