@@ -24,7 +24,7 @@ def settings_for(url: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_a_pull_request_is_never_green_while_a_check_is_not(
     sql_url: str, tmp_path: Path
 ) -> None:
