@@ -41,7 +41,7 @@ class Lease:
         self._ttl = ttl_seconds
         self._renew = renew
         self._clock = clock
-        self._confirmed_at = confirmed_at
+        self.confirmed_at = confirmed_at
         self._timer: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._body: asyncio.Task[object] | None = None
@@ -55,11 +55,11 @@ class Lease:
             raise LeaseLost(f"the lease on {self.name!r} was lost")
 
     def _remaining(self) -> float:
-        return self._confirmed_at + self._ttl * _TRUST - self._clock.monotonic()
+        return self.confirmed_at + self._ttl * _TRUST - self._clock.monotonic()
 
     def _schedule(self) -> None:
         """Half its time after it was last confirmed, however long the answer took."""
-        left = self._confirmed_at + self._ttl / 2 - self._clock.monotonic()
+        left = self.confirmed_at + self._ttl / 2 - self._clock.monotonic()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(0.0, left), self._start_renewal)
 
@@ -79,7 +79,7 @@ class Lease:
             if not still_ours:
                 self._lose("another holder has it")
                 return
-            self._confirmed_at = sent_at
+            self.confirmed_at = sent_at
             self._schedule()
             return
         self._lose("it could not be renewed in time")

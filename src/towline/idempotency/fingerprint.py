@@ -48,7 +48,10 @@ def storable_note(note: object) -> str | None:
     """A run id or an error as a text that every store can hold."""
     if note is None:
         return None
-    text = str(note)[:_LONGEST_NOTE]
+    try:
+        text = str(note)[:_LONGEST_NOTE]
+    except Exception:
+        text = f"a {type(note).__name__} that cannot be written as text"
     return text.encode(errors="replace").decode().replace("\x00", "\ufffd")
 
 

@@ -2,14 +2,15 @@
 
 `check_and_set` claims a key and yields a fencing token; `complete`, `fail`, `extend` and
 `release` compare it and answer False, writing nothing, once the claim was taken over. `process`
-does all of that around a handler.
+does all of that around a handler; `handlers` says how it calls one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from towline.coordination.background import Background
@@ -32,6 +33,7 @@ from towline.errors import (
 )
 from towline.idempotency.capacity import Capacity, in_batches
 from towline.idempotency.fingerprint import storable_note
+from towline.idempotency.handlers import Handler, HandlerThreads, Work, form_of
 from towline.idempotency.ledger import KeyLike, Ledger, topic_of
 from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_response, view
 from towline.ports.clock import Clock
@@ -46,8 +48,6 @@ _LOOKS = (0.0, 0.25)
 
 _log = logging.getLogger("towline.idempotency")
 T = TypeVar("T")
-
-Handler = Callable[[], Awaitable[Any]]
 
 
 class IdempotencyService:
@@ -72,6 +72,7 @@ class IdempotencyService:
         self._audit = audit
         self._meter = IdempotencyMeter()
         self._background = Background()
+        self._threads = HandlerThreads()
         self._capacity = Capacity(records, max_items, self._meter, self._background, measured)
         self._ledger = Ledger(records, mailbox, clock, policy, self._capacity, audit, digest_key)
 
@@ -195,10 +196,23 @@ class IdempotencyService:
         on_crash: OnCrash = "retry",
         wait: float | None = None,
     ) -> Outcome:
-        """Run the handler unless the key was handled already; then return what it returned."""
+        """Run the handler unless the key was handled already; then return what it returned.
+
+        `handler` is a plain or async callable. One with a parameter annotated `Claim`, or with one
+        required positional parameter, is given the claim; one whose parameters all have defaults
+        is called without arguments. Another is `Rejected` before the key is claimed.
+
+        An async handler runs in the caller's task and is cancelled with it. A plain one runs in a
+        thread of its own, with the caller's context variables: it must be safe to run beside the
+        loop and beside other handlers. If the caller is cancelled, `process` returns at once and
+        the thread goes on. The key stays claimed until the thread ends, then its result is stored
+        for the next caller; `aclose` waits for that. What a plain callable returns is awaited
+        if it is awaitable.
+        """
+        form = form_of(handler)
         claim = await self.check_and_set(key, tenant, payload, on_crash=on_crash, wait=wait)
         if claim.status == "new":
-            return await self._run(claim, handler)
+            return await self._run(claim, Work(form, claim, self._threads))
         return _replay(claim)
 
     async def _attach(self, draft: Draft, claim: Claim, wait: float) -> Claim:
@@ -227,35 +241,71 @@ class IdempotencyService:
             self._meter.count("lock_recoveries", claim.source)
         return claim
 
-    async def _run(self, claim: Claim, handler: Handler) -> Outcome:
+    async def _run(self, claim: Claim, work: Work) -> Outcome:
         lease = self.heartbeat(claim)
         try:
             async with lease:
-                returned = await handler()
-        except Definitive as error:
-            await self._background.finish(self._fail_quietly(claim, str(error), definitive=True))
-            raise
+                returned = await work.result()
         except BaseException as error:
-            if isinstance(error, LeaseLost) and lease.lost.is_set():
+            lost = isinstance(error, LeaseLost) and lease.lost.is_set()
+            if work.goes_on():
+                self._background.start(self._see_out(claim, work, lease.confirmed_at))
+            elif not lost:
+                await self._background.finish(self._record_failure(claim, error))
+            if lost:
                 self._meter.count("stale", claim.source)
                 raise Stale(_late(claim)) from error
-            text = f"{type(error).__name__}: {error}"[:500]
-            await self._background.finish(self._fail_quietly(claim, text))
             raise
         handled = returned if isinstance(returned, Handled) else Handled(returned)
         recorded = await self._background.finish(self._record(claim, handled))
         return Outcome(True, handled.result, handled.run_id, claim.key, recorded)
 
+    async def _see_out(self, claim: Claim, work: Work, confirmed_at: float) -> None:
+        """Keep the claim until a thread whose caller has left ends, and record how it ended."""
+        lease = self._lease_on(claim, confirmed_at)
+        try:
+            async with lease:
+                returned = await work.thread_ended()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if isinstance(error, LeaseLost) and lease.lost.is_set():
+                self._meter.count("stale", claim.source)
+                _log.error("stale key=%s: its thread goes on", keys.prefix(claim.key))
+            else:
+                await self._record_failure(claim, error)
+            return
+        if inspect.isawaitable(returned):
+            _call_off(returned)
+            await self._fail_quietly(claim, "the caller was cancelled before the handler began")
+            return
+        handled = returned if isinstance(returned, Handled) else Handled(returned)
+        try:
+            await self._record(claim, handled)
+        except Stale as stale:
+            self._meter.count("stale", claim.source)
+            _log.error("%s", stale)
+
     def heartbeat(self, claim: Claim) -> Lease:
         """A context that keeps the claim alive, and cancels its body if the claim is lost."""
+        return self._lease_on(claim, claim.claimed_at)
+
+    def _lease_on(self, claim: Claim, confirmed_at: float) -> Lease:
         return Lease(
             keys.prefix(claim.key),
             claim.token,
             self.policy.lock_us / 1e6,
             lambda: self.extend(claim),
             self._clock,
-            claim.claimed_at,
+            confirmed_at,
         )
+
+    async def _record_failure(self, claim: Claim, error: BaseException) -> None:
+        if isinstance(error, Definitive):
+            await self._fail_quietly(claim, storable_note(error) or "", definitive=True)
+        else:
+            text = f"{type(error).__name__}: {storable_note(error)}"[:500]
+            await self._fail_quietly(claim, text)
 
     async def _fail_quietly(self, claim: Claim, text: str, *, definitive: bool = False) -> None:
         """The handler's own error matters more than that the store could not take it."""
@@ -324,6 +374,7 @@ class IdempotencyService:
 
     async def aclose(self) -> None:
         await self._background.aclose()
+        self._threads.close()
         await self._records.aclose()
 
 
@@ -357,6 +408,13 @@ def _replay(claim: Claim) -> Outcome:
     if claim.definitive:
         raise Definitive(claim.error or "the key failed definitively")
     return Outcome(False, claim.response, claim.run_id, claim.key)
+
+
+def _call_off(awaitable: Any) -> None:
+    """Nobody will await it."""
+    for ending in ("close", "cancel"):  # a coroutine has the one, a future the other
+        if hasattr(awaitable, ending):
+            getattr(awaitable, ending)()
 
 
 def _late(claim: Claim) -> str:

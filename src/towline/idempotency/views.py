@@ -99,7 +99,7 @@ def encode_response(response: Any, max_bytes: int) -> tuple[str, bool]:
         return orjson.dumps(response).decode(), True
     try:
         body = orjson.dumps(response)
-    except TypeError:
+    except Exception:  # also what a property of the result's own raises
         return _not_json()
     if b"null" in body and _lost_a_number(response):
         return _not_json()

@@ -87,7 +87,7 @@ async def _confirmed_when_answered(self: Lease) -> None:
         if not still_ours:
             self._lose("another holder has it")
             return
-        self._confirmed_at = self._clock.monotonic()
+        self.confirmed_at = self._clock.monotonic()
         self._schedule()
         return
     self._lose("it could not be renewed in time")
