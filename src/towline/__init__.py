@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from towline.core.failures import Pattern as Pattern
     from towline.core.failures import classify_failure as classify_failure
     from towline.core.throttle import Verdict as Verdict
+    from towline.errors import Closed as Closed
     from towline.errors import Conflict as Conflict
     from towline.errors import Definitive as Definitive
     from towline.errors import Exhausted as Exhausted
+    from towline.errors import Forked as Forked
     from towline.errors import Indeterminate as Indeterminate
     from towline.errors import InFlight as InFlight
     from towline.errors import KeyCollision as KeyCollision
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from towline.errors import TowlineError as TowlineError
     from towline.errors import Transient as Transient
     from towline.errors import Unavailable as Unavailable
+    from towline.errors import WrongLoop as WrongLoop
     from towline.idempotency.views import Claim as Claim
     from towline.idempotency.views import Handled as Handled
     from towline.idempotency.views import Outcome as Outcome
@@ -58,9 +61,9 @@ _HOMES = {
     "towline.core": ["keys"],
     "towline.core.canonical": ["payload_hash"],
     "towline.errors": [
-        "Conflict", "Definitive", "Exhausted", "InFlight", "Indeterminate", "KeyCollision",
-        "LeaseLost", "LockTimeout", "MissingExtra", "NoSlot", "Rejected", "Stale", "StoreFull",
-        "TowlineError", "Transient", "Unavailable",
+        "Closed", "Conflict", "Definitive", "Exhausted", "Forked", "InFlight", "Indeterminate",
+        "KeyCollision", "LeaseLost", "LockTimeout", "MissingExtra", "NoSlot", "Rejected", "Stale",
+        "StoreFull", "TowlineError", "Transient", "Unavailable", "WrongLoop",
     ],
     "towline.idempotency.views": ["Claim", "Handled", "Outcome", "Record", "Tombstone"],
     "towline.core.failures": ["Failure", "Pattern", "classify_failure"],

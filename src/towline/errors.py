@@ -4,6 +4,9 @@
 `Transient`  nothing is known to be wrong with the input: try again later.
 `Conflict`   somebody else holds or used the thing: the message says who or what.
 `LeaseLost`  what the caller held is no longer theirs: stop, and write nothing.
+
+Beside them, `WrongLoop` and `Forked` are mistakes in a program: a handle works in the event loop
+and the process that opened it, and has to be opened again elsewhere.
 """
 
 from __future__ import annotations
@@ -31,8 +34,20 @@ class Unavailable(Transient):
     """A store did not answer within its deadline, or could not be reached."""
 
 
+class Closed(Unavailable):
+    """The handle was closed; another one has to be opened."""
+
+
 class StoreFull(Transient):
     """The store holds its maximum of records and none of them may be evicted."""
+
+
+class WrongLoop(TowlineError, RuntimeError):
+    """A handle was used in another event loop, or thread, than the one it was opened in."""
+
+
+class Forked(TowlineError, RuntimeError):
+    """A handle was used in a child of the process that opened it."""
 
 
 class Conflict(TowlineError):

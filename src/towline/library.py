@@ -3,6 +3,9 @@
 Each is a service over a backend that it owns. `open` gives something that can be awaited, or
 entered with `async with`; both connect, so a wrong address shows at once. `timeout` is the time
 in seconds within which every call to the store ends, with `Unavailable` if it does not answer.
+
+A handle belongs to the event loop that opens it, or first uses it: elsewhere each of its calls
+raises `WrongLoop`, after a fork `Forked`, and once it is closed `Closed`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from towline.core.claims import Policy
 from towline.core.horizons import check_horizons
 from towline.errors import Rejected
 from towline.idempotency.service import IdempotencyService
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.telemetry import Audit, audit_to_log
 from towline.wiring import TIMEOUT_SECONDS, Backend, backend_for
@@ -42,16 +46,19 @@ class Opening(Generic[Handle]):
 
     def __init__(
         self,
+        handle: type[Handle],
         make: Callable[[], Handle],
         backend: Backend,
         after: Callable[[Handle], Awaitable[object]] | None = None,
     ) -> None:
+        self._name = handle.__name__
         self._make = make
         self._backend = backend
         self._after = after
         self._handle: Handle | None = None
 
     async def _open(self) -> Handle:
+        self._backend.guard.check(self._name)
         try:
             await self._backend.connect()
             handle = self._make()
@@ -79,7 +86,23 @@ class Opening(Generic[Handle]):
             await self._handle.aclose()
 
 
-class Idempotency(IdempotencyService):
+class _Handle:
+    """Belongs to one event loop of one process, until it is closed."""
+
+    _guard: LoopGuard
+    _close: Callable[[], Awaitable[None]]
+
+    async def aclose(self) -> None:
+        """Finish what goes on in the background, and let go of the store."""
+        if self._guard.closed:
+            return
+        self._guard.check(type(self).__name__)
+        await super().aclose()  # type: ignore[misc]  # of the service that it stands before
+        self._guard.close()
+        await self._close()
+
+
+class Idempotency(_Handle, IdempotencyService):
     """Acts on each key once. See `open`."""
 
     def __init__(
@@ -100,13 +123,14 @@ class Idempotency(IdempotencyService):
             max_items=max_items,
             audit=audit,
             digest_key=digest_key,
+            guard=backend.guard,
         )
         self._close = backend.aclose
 
     @classmethod
     def open(
         cls,
-        url: str | Redis,
+        url: str | Redis | Backend,
         *,
         completed_ttl: float = 86400,
         failed_ttl: float = 3600,
@@ -131,19 +155,17 @@ class Idempotency(IdempotencyService):
         at_least_one("max_items", max_items)
         backend = _backend(url, clock, timeout)
         return Opening(
-            lambda: cls(backend, policy, max_cached_bytes, max_items, audit, digest_key), backend
+            cls,
+            lambda: cls(backend, policy, max_cached_bytes, max_items, audit, digest_key),
+            backend,
         )
 
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self._close()
 
-
-class Locks(LockService):
+class Locks(_Handle, LockService):
     """Exclusive leases by key, granted in order."""
 
     def __init__(self, backend: Backend) -> None:
-        super().__init__(backend.leases, backend.mailbox, backend.clock)
+        super().__init__(backend.leases, backend.mailbox, backend.clock, backend.guard)
         self._close = backend.aclose
 
     @classmethod
@@ -151,18 +173,14 @@ class Locks(LockService):
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
         backend = _backend(url, clock, timeout)
-        return Opening(lambda: cls(backend), backend)
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self._close()
+        return Opening(cls, lambda: cls(backend), backend)
 
 
-class Dedup(DedupService):
+class Dedup(_Handle, DedupService):
     """Remembers keys for a while."""
 
     def __init__(self, backend: Backend) -> None:
-        super().__init__(backend.seen)
+        super().__init__(backend.seen, backend.guard)
         self._close = backend.aclose
 
     @classmethod
@@ -170,17 +188,14 @@ class Dedup(DedupService):
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
         backend = _backend(url, clock, timeout)
-        return Opening(lambda: cls(backend), backend)
-
-    async def aclose(self) -> None:
-        await self._close()
+        return Opening(cls, lambda: cls(backend), backend)
 
 
-class RateLimit(RateLimitService):
+class RateLimit(_Handle, RateLimitService):
     """So many hits per period, by key."""
 
     def __init__(self, backend: Backend) -> None:
-        super().__init__(backend.rates)
+        super().__init__(backend.rates, backend.guard)
         self._close = backend.aclose
 
     @classmethod
@@ -188,17 +203,14 @@ class RateLimit(RateLimitService):
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
         backend = _backend(url, clock, timeout)
-        return Opening(lambda: cls(backend), backend)
-
-    async def aclose(self) -> None:
-        await self._close()
+        return Opening(cls, lambda: cls(backend), backend)
 
 
-class Slots(SlotService):
+class Slots(_Handle, SlotService):
     """At most so many holders at a time, by key."""
 
     def __init__(self, backend: Backend) -> None:
-        super().__init__(backend.slots, backend.mailbox, backend.clock)
+        super().__init__(backend.slots, backend.mailbox, backend.clock, backend.guard)
         self._close = backend.aclose
 
     @classmethod
@@ -206,20 +218,18 @@ class Slots(SlotService):
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
         backend = _backend(url, clock, timeout)
-        return Opening(lambda: cls(backend), backend)
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self._close()
+        return Opening(cls, lambda: cls(backend), backend)
 
 
-class Breaker(BreakerService):
+class Breaker(_Handle, BreakerService):
     """Stops calling what keeps failing, and tries it again with care."""
 
     def __init__(
         self, backend: Backend, name: str, limits: Limits, probe_us: int, audit: Audit
     ) -> None:
-        super().__init__(backend.documents, backend.clock, name, limits, probe_us, audit)
+        super().__init__(
+            backend.documents, backend.clock, name, limits, probe_us, audit, backend.guard
+        )
         self._close = backend.aclose
 
     @classmethod
@@ -247,16 +257,14 @@ class Breaker(BreakerService):
         probe_us = microseconds("probe_ttl", probe_ttl)
         backend = _backend(url, clock, timeout)
         return Opening(
+            cls,
             lambda: cls(backend, name, limits, probe_us, audit),
             backend,
             after=lambda handle: handle.refresh(),
         )
 
-    async def aclose(self) -> None:
-        await self._close()
 
-
-def _backend(url: str | Redis, clock: Clock | None, timeout: float) -> Backend:
+def _backend(url: str | Redis | Backend, clock: Clock | None, timeout: float) -> Backend:
     microseconds("timeout", timeout)
     return backend_for(url, clock, timeout)
 

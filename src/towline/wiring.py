@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from towline.errors import Rejected
+from towline.errors import Rejected, WrongLoop
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.ports.coordination import (
     DocumentStore,
@@ -44,16 +47,21 @@ class Backend:
     documents: DocumentStore
     connect: Callable[[], Awaitable[None]]
     aclose: Callable[[], Awaitable[None]]
+    guard: LoopGuard = field(default_factory=LoopGuard)
 
 
 def backend_for(
-    store: str | Redis, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+    store: str | Redis | Backend, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> Backend:
     """The backend that a URL names, or a Redis connection, which has its own time limit.
+
+    One in memory may be given again, for a handle in the next event loop.
 
     It connects at its first use; each call to it ends within `timeout` seconds.
     """
     clock = clock or SystemClock()
+    if isinstance(store, Backend):
+        return replace(store, guard=LoopGuard())
     if not isinstance(store, str):
         return _on_redis(store, clock)
     scheme = _scheme_of(store)
@@ -95,16 +103,34 @@ def _scheme_of(url: str) -> str:
 
 
 _named_memory: dict[str, Backend] = {}
+if hasattr(os, "register_at_fork"):  # a child begins with stores of its own
+    os.register_at_fork(after_in_child=_named_memory.clear)
+
+
+class _OneLoop:
+    """Lets one event loop at a time have the stores in memory: no step of them takes a lock."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def connect(self) -> None:
+        here = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not here and self._loop.is_running():
+            raise WrongLoop(
+                "this memory:// store is in use in another event loop, which is running; "
+                "loops and threads share sqlite:///, postgresql:// and redis:// stores"
+            )
+        self._loop = here
 
 
 def _on_memory(name: str, clock: Clock) -> Backend:
-    """`memory://` is private to its handle; `memory://name` is shared within the process."""
+    """`memory://` is private to its handle; handles of one loop share `memory://name`."""
     from towline.coordination import memory
     from towline.idempotency.memory import MemoryRecords
     from towline.store.mailbox import LocalMailbox
 
     if name in _named_memory:
-        return _named_memory[name]
+        return backend_for(_named_memory[name])
     backend = Backend(
         clock,
         LocalMailbox("local"),
@@ -114,7 +140,7 @@ def _on_memory(name: str, clock: Clock) -> Backend:
         memory.MemorySeen(clock),
         memory.MemoryRates(clock),
         memory.MemoryDocuments(clock),
-        _nothing,
+        _OneLoop().connect,
         _nothing,
     )
     if name:
@@ -157,6 +183,7 @@ def _on_redis(redis: Redis, clock: Clock) -> Backend:
         coordination.RedisDocuments(redis),
         redis.connect,
         redis.aclose,
+        redis.guard,
     )
 
 

@@ -14,6 +14,7 @@ import orjson
 from towline.core import breaker as rules
 from towline.core.breaker import Circuit, Limits, State
 from towline.errors import Transient
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.ports.coordination import DocumentStore
 from towline.telemetry import BREAKER_TRIPS, Audit
@@ -59,11 +60,13 @@ class Permit:
 
     async def ignored(self) -> None:
         """The call said nothing about the other side's health; a probe is given back."""
+        self._breaker._guard.check("Breaker")
         if not self._spoken and self._probe:
             await self._breaker._give_back(self._probe)
         self._spoken = True
 
     async def _say(self, succeeded: bool) -> None:
+        self._breaker._guard.check("Breaker")
         if not self._spoken:
             self._spoken = True
             await self._breaker._outcome(self._epoch, self._probe, succeeded)
@@ -78,8 +81,10 @@ class BreakerService:
         limits: Limits,
         probe_us: int,
         audit: Audit,
+        guard: LoopGuard | None = None,
     ) -> None:
         self.name = name
+        self._guard = guard or LoopGuard()
         self._documents = documents
         self._clock = clock
         self._limits = limits
@@ -98,10 +103,12 @@ class BreakerService:
         return rules.state_of(self._known, self._known_us + elapsed, self._limits)
 
     async def refresh(self) -> State:
+        self._guard.check("Breaker")
         await self._read()
         return self.state
 
     async def report(self) -> Report:
+        self._guard.check("Breaker")
         circuit, now, _, _ = await self._read()
         good, bad = rules.counts(circuit, now, self._limits)
         state = rules.state_of(circuit, now, self._limits)
@@ -110,6 +117,7 @@ class BreakerService:
 
     async def admit(self) -> Permit | None:
         """A permit, or None while the breaker is open or somebody else is probing."""
+        self._guard.check("Breaker")
         holder = self._new_id()
         for _ in range(_CONTENTION_ROUNDS):
             asked_at = self._clock.monotonic()
@@ -133,6 +141,7 @@ class BreakerService:
 
     async def reset(self, by: str) -> None:
         """Close the breaker by hand."""
+        self._guard.check("Breaker")
         await self._change(lambda circuit, now: rules.closed(circuit))
         self._audit("BREAKER_RESET", name=self.name, by=by)
 

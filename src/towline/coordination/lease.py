@@ -7,6 +7,8 @@ network did. If by then no renewal was confirmed, or the store says that the lea
 else, `lost` is set and the body is cancelled; it surfaces as `LeaseLost`. A holder that slept
 through all this (a paused process) finds out at its next `check()` or timer, and until then is
 stopped by its token, which every store compares.
+
+`check()` may be called from a thread that works for the holder; all else belongs to the loop.
 """
 
 from __future__ import annotations
@@ -15,14 +17,27 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from towline.errors import LeaseLost, Transient
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.telemetry import LEASES_LOST
 
 _TRUST = 0.9
 _log = logging.getLogger("towline.coordination")
+
+
+class _Lost(asyncio.Event):
+    """Waited for in another loop, it would never wake."""
+
+    def __init__(self, guard: LoopGuard) -> None:
+        super().__init__()
+        self._guard = guard
+
+    async def wait(self) -> Literal[True]:
+        self._guard.check("Lease")
+        return await super().wait()
 
 
 class Lease:
@@ -34,10 +49,13 @@ class Lease:
         renew: Callable[[], Awaitable[bool]],
         clock: Clock,
         confirmed_at: float,
+        guard: LoopGuard | None = None,
     ) -> None:
         self.name = name
         self.token = token
-        self.lost = asyncio.Event()
+        self._guard = guard or LoopGuard()
+        self._loop = asyncio.get_running_loop()
+        self.lost = _Lost(self._guard)
         self._ttl = ttl_seconds
         self._renew = renew
         self._clock = clock
@@ -49,9 +67,12 @@ class Lease:
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the lease can still be trusted."""
-        if not self.lost.is_set() and self._remaining() <= 0:
-            self._lose("its time ran out")
-        if self.lost.is_set():
+        self._guard.check_process("Lease")
+        if self.lost.is_set() or self._remaining() <= 0:
+            if asyncio._get_running_loop() is self._loop:
+                self._lose("its time ran out")
+            else:
+                self._loop.call_soon_threadsafe(self._lose, "its time ran out")
             raise LeaseLost(f"the lease on {self.name!r} was lost")
 
     def _remaining(self) -> float:
@@ -85,6 +106,8 @@ class Lease:
         self._lose("it could not be renewed in time")
 
     def _lose(self, reason: str) -> None:
+        if self.lost.is_set():
+            return
         _log.error("lease_lost name=%s token=%d reason=%s", self.name, self.token, reason)
         LEASES_LOST.inc()
         self.lost.set()
@@ -92,6 +115,7 @@ class Lease:
             self._body.cancel()
 
     async def __aenter__(self) -> Self:
+        self._guard.check("Lease")
         self.check()
         self._body = asyncio.current_task()
         self._cancelling = self._body.cancelling() if self._body else 0

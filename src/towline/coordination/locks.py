@@ -25,6 +25,7 @@ from towline.coordination.checks import microseconds, name_of, wait_of
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
 from towline.errors import LockTimeout, Transient
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.ports.coordination import Grant, LeaseStore
 from towline.ports.mailbox import Mailbox
@@ -38,7 +39,14 @@ _SWEEP_BATCH = 2_500
 
 
 class LockService:
-    def __init__(self, leases: LeaseStore, mailbox: Mailbox, clock: Clock) -> None:
+    def __init__(
+        self,
+        leases: LeaseStore,
+        mailbox: Mailbox,
+        clock: Clock,
+        guard: LoopGuard | None = None,
+    ) -> None:
+        self._guard = guard or LoopGuard()
         self._leases = leases
         self._mailbox = mailbox
         self._clock = clock
@@ -55,6 +63,7 @@ class LockService:
         self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
     ) -> AsyncIterator[Lease]:
         """Hold the lock on `key` for the body; `LockTimeout` if it is not granted in time."""
+        self._guard.check("Locks")
         name = name_of(key, "a lock's key")
         ttl_us = microseconds("ttl_seconds", ttl_seconds)
         wait_seconds = wait_of(wait_seconds)
@@ -70,6 +79,7 @@ class LockService:
             lambda: self._leases.extend(name, grant.token, ttl_us),
             self._clock,
             sent_at,
+            self._guard,
         )
         self._in_use.add(grant.token)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from towline.coordination.checks import at_least_one, microseconds, name_of
 from towline.core.throttle import Verdict, rate_of, verdict
+from towline.loop_guard import LoopGuard
 from towline.ports.coordination import RateStore
 
 _HITS_BETWEEN_SWEEPS = 1_000
@@ -12,12 +13,14 @@ _SWEEP_BATCH = 1_250
 
 
 class RateLimitService:
-    def __init__(self, rates: RateStore) -> None:
+    def __init__(self, rates: RateStore, guard: LoopGuard | None = None) -> None:
+        self._guard = guard or LoopGuard()
         self._rates = rates
         self._hits = 0
 
     async def hit(self, key: str, limit: int, per_seconds: float) -> Verdict:
         """Count one hit if it fits: `limit` at once, then evenly over `per_seconds`."""
+        self._guard.check("RateLimit")
         name = name_of(key, "a rate limit's key")
         rate = rate_of(at_least_one("limit", limit), microseconds("per_seconds", per_seconds))
         paced = await self._rates.hit(name, 1, rate.interval_us, rate.burst_us)

@@ -17,6 +17,7 @@ from towline.coordination.checks import at_least_one, microseconds, name_of, wai
 from towline.coordination.lease import Lease
 from towline.coordination.waiting import wait_for
 from towline.errors import NoSlot, Transient
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.ports.coordination import SlotStore
 from towline.ports.mailbox import Mailbox
@@ -25,7 +26,10 @@ _LOOK_AGAIN_SECONDS = 0.25
 
 
 class SlotService:
-    def __init__(self, slots: SlotStore, mailbox: Mailbox, clock: Clock) -> None:
+    def __init__(
+        self, slots: SlotStore, mailbox: Mailbox, clock: Clock, guard: LoopGuard | None = None
+    ) -> None:
+        self._guard = guard or LoopGuard()
         self._slots = slots
         self._mailbox = mailbox
         self._clock = clock
@@ -38,6 +42,7 @@ class SlotService:
         self, key: str, limit: int, ttl_seconds: float = 1200, wait_seconds: float = 0
     ) -> AsyncIterator[Lease]:
         """Hold one of `limit` slots for the body; `NoSlot` if none comes free in time."""
+        self._guard.check("Slots")
         name = name_of(key, "a slot's key")
         at_least_one("limit", limit)
         ttl_us = microseconds("ttl_seconds", ttl_seconds)
@@ -50,6 +55,7 @@ class SlotService:
             lambda: self._slots.extend(name, holder, token, ttl_us),
             self._clock,
             sent_at,
+            self._guard,
         )
         try:
             async with lease:

@@ -36,6 +36,7 @@ from towline.idempotency.fingerprint import storable_note
 from towline.idempotency.handlers import Handler, HandlerThreads, Work, form_of
 from towline.idempotency.ledger import KeyLike, Ledger, topic_of
 from towline.idempotency.views import Claim, Handled, Outcome, Record, encode_response, view
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.ports.mailbox import Mailbox
 from towline.ports.records import RecordStore
@@ -48,6 +49,7 @@ _LOOKS = (0.0, 0.25)
 
 _log = logging.getLogger("towline.idempotency")
 T = TypeVar("T")
+_HANDLE = "Idempotency"
 
 
 class IdempotencyService:
@@ -63,8 +65,10 @@ class IdempotencyService:
         audit: Audit = audit_to_log,
         digest_key: bytes | None = None,
         measured: Callable[[int], object] = STORE_SIZE.set,
+        guard: LoopGuard | None = None,
     ) -> None:
         self.policy = policy
+        self._guard = guard or LoopGuard()
         self._records = records
         self._mailbox = mailbox
         self._clock = clock
@@ -91,6 +95,7 @@ class IdempotencyService:
 
         With `wait`, a key that another holder works on is waited for so many seconds.
         """
+        self._guard.check(_HANDLE)
         if wait is not None and not (wait := wait_of(wait, "wait")) > 0:
             raise Rejected("wait is a number of seconds above zero, or None")
         if self._ledger.digest_key is None:
@@ -135,6 +140,7 @@ class IdempotencyService:
         connection: Any = None,
     ) -> bool:
         """Record the result. With `connection`, as part of the caller's own SQL transaction."""
+        self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
         text, tombstone = encode_response(response, self._max_cached_bytes)
@@ -151,6 +157,7 @@ class IdempotencyService:
 
     async def fail(self, claim: Claim, error: str, *, definitive: bool = False) -> bool:
         """Record a failure: one to be replayed if definitive, else free for the next attempt."""
+        self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
         keep_us = self.policy.completed_us if definitive else self.policy.failed_us
@@ -164,6 +171,7 @@ class IdempotencyService:
 
     async def extend(self, claim: Claim) -> bool:
         """Push the end of the processing lock out by its full time."""
+        self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
         keep = claims.keep_while_processing(claim.on_crash, self.policy)
@@ -172,6 +180,7 @@ class IdempotencyService:
 
     async def release(self, claim: Claim) -> bool:
         """Give the key back as if it had not been claimed."""
+        self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
         for _ in range(2):
@@ -209,6 +218,7 @@ class IdempotencyService:
         for the next caller; `aclose` waits for that. What a plain callable returns is awaited
         if it is awaitable.
         """
+        self._guard.check(_HANDLE)
         form = form_of(handler)
         claim = await self.check_and_set(key, tenant, payload, on_crash=on_crash, wait=wait)
         if claim.status == "new":
@@ -288,6 +298,7 @@ class IdempotencyService:
 
     def heartbeat(self, claim: Claim) -> Lease:
         """A context that keeps the claim alive, and cancels its body if the claim is lost."""
+        self._guard.check(_HANDLE)
         return self._lease_on(claim, claim.claimed_at)
 
     def _lease_on(self, claim: Claim, confirmed_at: float) -> Lease:
@@ -298,6 +309,7 @@ class IdempotencyService:
             lambda: self.extend(claim),
             self._clock,
             confirmed_at,
+            self._guard,
         )
 
     async def _record_failure(self, claim: Claim, error: BaseException) -> None:
@@ -330,6 +342,7 @@ class IdempotencyService:
 
     async def get(self, key: KeyLike, tenant: str) -> Record | None:
         """The record as it stands; None if there is none or it has expired."""
+        self._guard.check(_HANDLE)
         found = await self._ledger.find(key, tenant)
         record = found.existing
         if record is None or record.attempts == 0:
@@ -343,6 +356,7 @@ class IdempotencyService:
 
         A completed key keeps its result and goes on to replay it. None: there is no such key.
         """
+        self._guard.check(_HANDLE)
         found = await self._ledger.find(key, tenant)
         record = found.existing
         if record is None:
@@ -364,12 +378,14 @@ class IdempotencyService:
 
     async def cleanup_expired(self) -> int:
         """Delete expired records, in batches small enough not to hold up a claim."""
+        self._guard.check(_HANDLE)
         total = await in_batches(self._records.sweep)
         self._meter.count("ttl_cleanups", "all", total)
         return total
 
     async def stats(self) -> Mapping[str, int]:
         """What this handle counted (in all and per source), and the size of the store."""
+        self._guard.check(_HANDLE)
         return self._meter.snapshot() | {"store_size": await self._capacity.measure()}
 
     async def aclose(self) -> None:

@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from towline.errors import Rejected, TowlineError, Transient, Unavailable
+from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.store.mailbox import LocalMailbox
 from towline.store.redis_address import CredentialSource, parse_url
@@ -61,6 +62,8 @@ class Redis:
         self.address, in_url = parse_url(url)
         self.clock = clock
         self.timeout = timeout
+        self.guard = LoopGuard()
+        """All handles on one connection belong to its loop."""
         self.connection: Connection | None = None
         """The live connection, if there is one at this moment."""
         self._credentials = credentials or in_url

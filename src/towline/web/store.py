@@ -11,6 +11,7 @@ from towline.errors import Rejected, TowlineError
 from towline.library import Idempotency, Opening
 from towline.ports.clock import Clock
 from towline.telemetry import Audit
+from towline.wiring import Backend, backend_for
 
 if TYPE_CHECKING:
     from towline.store.redis import Redis
@@ -53,7 +54,6 @@ class Store:
         self._given = given
         self._make = _opener(url, max_body_bytes, options)
         self._opening: asyncio.Task[Idempotency] | None = None
-        self._outlives_loops = isinstance(url, str) and url.startswith("memory:")
 
     async def opened(self) -> Idempotency:
         """The handle; all who ask at the same time wait for one opening."""
@@ -64,10 +64,10 @@ class Store:
         return await asyncio.shield(self._opening)
 
     def _is_usable(self, opening: asyncio.Task[Idempotency]) -> bool:
-        """Test clients run each request in a loop of its own, where connections cannot follow."""
+        """Test clients run each request in a loop of its own, where no handle can follow."""
         if opening.done() and (opening.cancelled() or opening.exception() is not None):
             return False
-        return self._outlives_loops or opening.get_loop() is asyncio.get_running_loop()
+        return opening.get_loop() is asyncio.get_running_loop()
 
     async def aclose(self) -> None:
         """Close what was opened here; it opens again when it is asked for."""
@@ -80,10 +80,16 @@ class Store:
 def _opener(
     url: str | Redis | None, max_body_bytes: int, options: StoreOptions
 ) -> Callable[[], Opening[Idempotency]]:
-    """What opens the store; tried out at once, as that checks the options and needs no server."""
+    """What opens the store; tried out at once, as that checks the options and needs no server.
+
+    The handles of loops that follow each other share what is in memory.
+    """
+    place: str | Redis | Backend = url or ""
+    if isinstance(url, str) and url.startswith("memory:"):
+        place = backend_for(url, options.get("clock"))
 
     def opener() -> Opening[Idempotency]:
-        return Idempotency.open(url or "", max_cached_bytes=room_for(max_body_bytes), **options)
+        return Idempotency.open(place, max_cached_bytes=room_for(max_body_bytes), **options)
 
     if url is not None:
         opener()
