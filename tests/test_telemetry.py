@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,6 +14,8 @@ from prometheus_client import REGISTRY, generate_latest
 
 from tests.clocks import ManualClock
 from towline import Definitive, Idempotency, KeyCollision, LeaseLost, Locks, LockTimeout, keys
+from towline.logs import JsonLines
+from towline.telemetry import audit_to_log
 
 LISTED = [
     "checks", "new", "duplicates_skipped", "conflicts", "lock_recoveries", "completed", "failed",
@@ -246,3 +250,28 @@ async def test_audit_events_say_what_happened(backend_url: str) -> None:
     assert list(heard[3][1]["pointers"]) == ["/card"]
     assert {fields["key_prefix"] for _, fields in heard} == {keys.prefix(str(key))}
     assert {fields["tenant"] for _, fields in heard} == {"acme"}
+
+
+@pytest.mark.parametrize(
+    "odd", [None, "lone \ud800", 2**80, object()], ids=["none", "surrogate", "integer", "object"]
+)
+def test_an_audit_event_in_the_json_log_is_one_object(odd: object) -> None:
+    """Its fields stand beside those of the line; a plain log has them as JSON text."""
+    written, plain = io.StringIO(), io.StringIO()
+    handlers = [logging.StreamHandler(written), logging.StreamHandler(plain)]
+    handlers[0].setFormatter(JsonLines())
+    logger = logging.getLogger("towline.audit")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        audit_to_log("REDELIVERED", key_prefix="github:550e", level=3, odd=odd)
+    finally:
+        logger.setLevel(before)
+        for handler in handlers:
+            logger.removeHandler(handler)
+    line = json.loads(written.getvalue())
+    assert (line["event"], line["key_prefix"]) == ("REDELIVERED", "github:550e")
+    assert (line["level"], line["logger"]) == ("info", "towline.audit")
+    assert json.loads(plain.getvalue())["key_prefix"] == "github:550e"

@@ -6,6 +6,7 @@ what general structured loggers take over the standard library's records.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
@@ -37,12 +38,18 @@ class JsonLines(logging.Formatter):
             "at": self._time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": record.getMessage(),
-            **fields_of(record),
         }
+        audited: str | None = record.__dict__.get("audit_event")
+        if audited is None:
+            line |= {"event": record.getMessage(), **fields_of(record)}
+        else:
+            line = {**line, "event": audited, **record.__dict__["audit_fields"], **line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        try:
+            return orjson.dumps(line, default=str).decode()
+        except TypeError:  # a lone surrogate, an integer of more than 64 bits
+            return json.dumps(line, default=str)
 
     def _time(self, record: logging.LogRecord) -> str:
         """Many lines share a second, whose text is kept."""

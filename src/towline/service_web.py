@@ -39,6 +39,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
         audit=service.audit,
         cooldown_us=int(settings.pipeline.cooldown_seconds * 1e6),
         ready=service.ready,
+        measure=service.submit.measure,
         bell=service.bell,
         hours=SqlHookHours(database),
         beside={} if alone else FRAGMENT,

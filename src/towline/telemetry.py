@@ -1,11 +1,13 @@
 """What Towline says about itself: counters, log lines and audit events.
 
 Counters go to Prometheus and, per handle, to `stats()`. Audit events go through one sink, which
-by default writes a line of JSON to the logger `towline.audit`. Of a key only its prefix leaves.
+by default writes a line of JSON to the logger `towline.audit`; its records carry the event and its
+fields as `audit_event` and `audit_fields`, too. Of a key only its prefix leaves.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any, Protocol
 
@@ -22,8 +24,21 @@ class Audit(Protocol):
 def audit_to_log(event: str, /, **fields: Any) -> None:
     """The default sink."""
     if _audit_log.isEnabledFor(logging.INFO):
-        line = orjson.dumps({"event": event, **fields}, default=str)
-        _audit_log.info(line.decode())
+        carried = {"audit_event": event, "audit_fields": fields}
+        _audit_log.info(_JsonText({"event": event, **fields}), extra=carried)
+
+
+class _JsonText:
+    """Written out only where a log line shows it."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        try:
+            return orjson.dumps(self._value, default=str).decode()
+        except TypeError:  # a lone surrogate, an integer of more than 64 bits
+            return json.dumps(self._value, default=str)
 
 
 _COUNTED = {
@@ -46,7 +61,7 @@ _COUNTERS = {
     for name, text in _COUNTED.items()
 }
 
-STORE_SIZE = Gauge("towline_idempotency_store_size", "Records in the store when last counted")
+STORE_SIZE = Gauge("towline_idempotency_store_size", "Records in the store")
 STORE_LOSS = Counter("towline_store_loss", "Times a store was found to have lost data", ["store"])
 LEASES_LOST = Counter("towline_leases_lost", "Leases that ended before their holder was done")
 LOCK_TIMEOUTS = Counter("towline_lock_timeouts", "Waits for a lock that ended without it")

@@ -116,7 +116,11 @@ async def asked(door: WorkerDoor, client: str, *headers: tuple[bytes, bytes]) ->
 async def test_from_elsewhere_a_key_is_needed(sqlite_url: str) -> None:
     """With the scope read; whoever speaks for another is not from here."""
     async with plane_on(sqlite_url) as plane:
-        door = WorkerDoor(plane.keyring, plane.ready())
+
+        async def measure() -> None:
+            return None
+
+        door = WorkerDoor(plane.keyring, plane.ready(), measure)
         assert (await asked(door, "127.0.0.1"))["status"] == 200
         assert (await asked(door, "192.0.2.7"))["status"] == 401
         forwarded = (b"x-forwarded-for", b"192.0.2.7")

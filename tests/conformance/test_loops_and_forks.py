@@ -267,10 +267,11 @@ def test_a_handle_made_outside_of_a_loop_belongs_to_its_first(
     """`create_lock` and `create_dedup` connect at their first use."""
     handle = make("redis", redis_url)
 
-    async def use() -> object:
+    async def use() -> None:
         if isinstance(handle, Locks):
-            return await enter(handle.acquire("repo"))
-        return await handle.first_time("key")
+            await enter(handle.acquire("repo"))
+        else:
+            await handle.first_time("key")
 
     loop = asyncio.new_event_loop()
     try:

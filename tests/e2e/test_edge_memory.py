@@ -7,7 +7,6 @@ import contextlib
 import re
 import resource
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import pytest

@@ -128,10 +128,14 @@ async def test_the_same_failure_again_waits_for_the_first_proposal(
     assert await rig.status() == "cooldown"
     clock.advance(901)
     before = counted("pr_create_skipped")
-    assert await rig.status() == "blocked"
+    ended = [counted("pipeline_runs_ended", outcome=one) for one in ("blocked", "already_proposed")]
+    assert await rig.status() == "done"
     found = await rig.run(second.run_key)
     assert "already proposed: https://forge.example" in (found.blocked_reason or "")
+    assert (found.state, await rig.plain_runs.listing(REPO, "blocked", None, 9)) == ("done", [])
     assert counted("pr_create_skipped") == before + 1
+    assert counted("pipeline_runs_ended", outcome="blocked") == ended[0]
+    assert counted("pipeline_runs_ended", outcome="already_proposed") == ended[1] + 1
     rig.world.hub.pulls[1]["state"] = "closed"
     await rig.fail(run_id="73")
     assert await rig.status() == "done"
@@ -200,3 +204,15 @@ async def test_a_run_that_has_attempts_left_is_given_a_job(rig: Rig, clock: Manu
     assert await rig.handler.revive() == 1
     assert await rig.status() == "done"
     assert (await rig.run(run.run_key)).attempt_count == 1
+
+
+async def test_the_log_line_of_a_blocked_run_counts_its_attempts(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The attempt that was refused is one of them."""
+    caplog.set_level("INFO", "towline")
+    rig.world.checks["SAFETY"].end = StageEnd("refused", "no")
+    run = await rig.fail()
+    assert await rig.status() == "blocked"
+    lines = [record.__dict__ for record in caplog.records if record.message == "run_blocked"]
+    assert [(line["run_key"], line["attempt_count"]) for line in lines] == [(run.run_key, 1)]

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.web.asgi_client import serving
+from towline.core.submission import Submission
 from towline.errors import Rejected
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import Settings
 
 DEADLINE = 20.0
@@ -60,3 +63,20 @@ async def test_from_delivery_to_done(sql_url: str) -> None:
     await service.close()
     assert service.failures() == []
     assert record.result == '{"events":[{"delivery_id":"d1","kind":"pinged"}]}'
+
+
+async def test_the_size_of_the_store_is_true_when_it_is_read(sql_url: str) -> None:
+    """Also of requests that another process has stored a moment before."""
+    here, there = Service(settings(database_url=sql_url)), Service(settings(database_url=sql_url))
+    await here.open()
+    await there.open()
+    try:
+        async with serving(apps_of(here)[1]) as scraper:
+            for stored in range(3):
+                shown = (await scraper.get("/metrics")).text
+                assert f"\ntowline_idempotency_store_size {stored:.1f}\n" in shown
+                submission = Submission("fix", "{}", "0" * 64, f"key-{stored}", None)
+                await there.submit.submit("client", submission)
+    finally:
+        await here.close()
+        await there.close()

@@ -59,7 +59,7 @@ async def test_an_error_that_nobody_expected(
     hooks = Hooks(cast("Ingest", odd), HookLimits())
     app: App = Gateway(hooks, Mesh(cast("Submit", None), odd), rest)
     if knock is METRICS:
-        app = WorkerDoor(cast("Keyring", odd), odd.check)
+        app = WorkerDoor(cast("Keyring", odd), odd.check, odd.check)
     http = protocol_for(Edge(EdgeLimits(), Hosts()))
     caplog.set_level(logging.WARNING)
     answer = await answers(app, http, knock)

@@ -69,7 +69,8 @@ async def _door(
     if listening is None:
         yield lambda: False
         return
-    server = server_of(WorkerDoor(service.keyring, service.ready), guarded(service))
+    door = WorkerDoor(service.keyring, service.ready, service.submit.measure)
+    server = server_of(door, guarded(service))
     serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listening]))
     print(f"metrics at {shown_address(listening)}/metrics", file=sys.stderr, flush=True)
     try:

@@ -202,6 +202,10 @@ class Opening(NamedTuple):
     base_ref: str
 
 
+ALREADY_PROPOSED: Final = "already proposed: "
+"""How the reason of a refusal begins that leaves nothing to a person: the run is done."""
+
+
 class RunRecord(NamedTuple):
     """Times in microseconds since 1970. Both `run_key` and `event_id` are unique."""
 

@@ -15,10 +15,12 @@ from typing import Any, Final
 import orjson
 
 from towline.core.fixrun import (
+    ALREADY_PROPOSED,
     WARNING,
     FixPolicy,
     FixRules,
     RunRecord,
+    RunState,
     Stage,
     StageRecord,
     comes_first,
@@ -120,7 +122,7 @@ class FixHandler:
             return {"status": "blocked", "reason": run.blocked_reason}
         if run.state == "done":
             metrics.SKIPPED.inc()
-            return {"status": "done", "url": run.last_pr_url}
+            return {"status": "done", "url": run.last_pr_url, "reason": run.blocked_reason}
         policy = self._rules.repos.get(run.errand.repo)
         if policy is None:
             return await self._outside(run, job)
@@ -149,7 +151,7 @@ class FixHandler:
             return await self._not_begun(run, job)
         reason = f"{run.errand.repo} is not in fix.repos"
         await self._end(begun, begun.token, "blocked", reason)
-        return {"status": "blocked", "reason": reason}
+        return {"status": "blocked", "reason": reason, "attempt_count": begun.attempt_count}
 
     async def _cooling(self, run: RunRecord, job: Claimed, policy: FixPolicy) -> int:
         """Another job tried just now, or another run has proposed the same or is about to.
@@ -215,12 +217,14 @@ class FixHandler:
             reason = f"an unexpected error: {type(broken).__name__}"
             await self._end(attempt.run, attempt.token, "blocked", reason)
             raise
+        count = {"attempt_count": attempt.run.attempt_count}
         if end.outcome == "passed":
             await self._end(attempt.run, attempt.token, "done", None)
-            return {"status": "done", "url": end.output.get("url"), "reason": end.reason}
+            return {"status": "done", "url": end.output.get("url"), "reason": end.reason, **count}
+        state: RunState = "done" if end.reason.startswith(ALREADY_PROPOSED) else "blocked"
         reason = f"{stage}: {end.reason}"
-        await self._end(attempt.run, attempt.token, "blocked", reason)
-        return {"status": "blocked", "reason": reason, "stage": stage}
+        await self._end(attempt.run, attempt.token, state, reason)
+        return {"status": state, "reason": reason, "stage": stage, **count}
 
     async def _not_begun(self, known: RunRecord, job: Claimed) -> dict[str, Any]:
         """It has ended, or somebody else who saw the same run has begun."""
@@ -230,7 +234,8 @@ class FixHandler:
         if run.live:
             return await self._skipped(run, job)
         metrics.LOOP_BLOCKED.inc()
-        return {"status": run.state, "reason": run.blocked_reason}
+        count = {"attempt_count": run.attempt_count}
+        return {"status": run.state, "reason": run.blocked_reason, **count}
 
     async def _troubled(self, attempt: Attempt, trouble: Exception) -> dict[str, Any]:
         """Tried again by the job's backoff, as often as the run may."""
@@ -238,7 +243,8 @@ class FixHandler:
         if run.attempt_count >= attempt.policy.max_attempts:
             metrics.LOOP_BLOCKED.inc()
             await self._end(run, attempt.token, "blocked", "max_attempts")
-            return {"status": "blocked", "reason": "max_attempts", "error": str(trouble)}
+            count = {"attempt_count": run.attempt_count}
+            return {"status": "blocked", "reason": "max_attempts", "error": str(trouble), **count}
         if not await self._runs.finish(run.run_key, attempt.token, "waiting"):
             raise LeaseLost(_ELSEWHERE)
         raise Transient(str(trouble)) from trouble
@@ -248,7 +254,8 @@ class FixHandler:
     ) -> None:
         if not await self._runs.finish(run.run_key, token, state, reason, counted=counted):
             raise LeaseLost(_ELSEWHERE)
-        metrics.ENDED.labels(state).inc()
+        already = state == "done" and reason is not None
+        metrics.ENDED.labels("already_proposed" if already else state).inc()
 
     # ------------------------------------------------------------------ stages
 

@@ -7,7 +7,11 @@ from prometheus_client import Counter, Histogram
 from towline.flow.work_metrics import SKIPPED as JOBS_SKIPPED
 
 STARTED = Counter("towline_pipeline_runs_started", "Fix runs that were asked for", ["cause"])
-ENDED = Counter("towline_pipeline_runs_ended", "Fix runs that ended", ["outcome"])
+ENDED = Counter(
+    "towline_pipeline_runs_ended",
+    "Fix runs that ended: done, already_proposed or blocked",
+    ["outcome"],
+)
 SKIPPED = JOBS_SKIPPED.labels("fix")
 LOOP_BLOCKED = Counter(
     "towline_pipeline_loop_blocked", "Jobs that found their run blocked, cooling or used up"

@@ -9,7 +9,7 @@ from typing import Final
 
 from towline.core.failures import classify_failure
 from towline.core.fix_start import check_of
-from towline.core.fixrun import Errand
+from towline.core.fixrun import ALREADY_PROPOSED, Errand
 from towline.core.snapshot import PullRef
 from towline.errors import Definitive, Rejected
 from towline.flow.credentials import no_credentials
@@ -52,7 +52,7 @@ class Planner:
         looked = await look_beside(self._runs, self._forges, self._publishers, attempt)
         if looked.open_url is not None:
             PR_SKIPPED.inc()
-            return StageEnd("refused", f"already proposed: {looked.open_url} is still open")
+            return StageEnd("refused", f"{ALREADY_PROPOSED}{looked.open_url} is still open")
         key = f"context:{attempt.run.event_id}"
         async with held(self._locks, key, CONTEXT_SECONDS, takes_over=attempt.takes_over):
             errand = await self._resolved(attempt.errand)

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from towline.core.fix_texts import body_of, checks_of, commit_message, title_of
 from towline.core.fixrun import (
+    ALREADY_PROPOSED,
     TO_BE_OPENED,
     Beside,
     Opening,
@@ -83,7 +84,7 @@ class Publishing:
             looked = await look_beside(self._runs, self._forges, self._publishers, attempt)
             if looked.open_url is not None:
                 PR_SKIPPED.inc()
-                return StageEnd("refused", f"already proposed: {looked.open_url} is still open")
+                return StageEnd("refused", f"{ALREADY_PROPOSED}{looked.open_url} is still open")
             if looked.awaited is not None:
                 raise Transient(f"{looked.awaited} is about to propose the same")
             beside = looked.beside

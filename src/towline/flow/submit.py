@@ -297,6 +297,10 @@ class Submit:
 
     # ------------------------------------------------------------------ upkeep
 
+    async def measure(self) -> None:
+        """Bring the gauge of the store's size up to date, for whoever reads it now."""
+        await self._room.measure_again()
+
     async def cleanup(self) -> Turn:
         """Delete requests that have expired."""
         turn = await self._pruning.run()

@@ -22,6 +22,10 @@ from towline.shared_attempt import SharedAttempt
 from towline.telemetry import STORE_SIZE
 
 REMEMBERED_SECONDS: Final = 1.0
+_QUICK_SECONDS: Final = 0.25
+_REST: Final = 20
+"""A store that is counted quickly is counted for each reader of the gauge. Where it takes longer,
+counting may fill a twentieth of the time."""
 _LOOKED_AT: Final = 1000
 _BATCH: Final = 500
 
@@ -89,6 +93,9 @@ class RequestRoom:
         self._left = 0
         self._full_until = float("-inf")
         self._looking = SharedAttempt(self._look)
+        self._measuring = SharedAttempt(self._measure)
+        self._measured_at = float("-inf")
+        self._took = 0.0
 
     def take(self) -> bool:
         """Whether one more may be stored, as far as is known."""
@@ -129,9 +136,21 @@ class RequestRoom:
         return evicted
 
     async def measure(self) -> int:
+        started = self._clock.monotonic()
         size = await self._requests.size()
         STORE_SIZE.set(size)
+        self._measured_at = self._clock.monotonic()
+        self._took = self._measured_at - started
         return size
+
+    async def _measure(self) -> None:
+        await self.measure()
+
+    async def measure_again(self) -> None:
+        """Count for a reader of the gauge; readers at the same time share one count."""
+        age = self._clock.monotonic() - self._measured_at
+        if self._took < _QUICK_SECONDS or age >= self._took * _REST:
+            await self._measuring()
 
 
 def _counted(why: str, deleted: int) -> int:

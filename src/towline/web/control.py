@@ -30,7 +30,7 @@ from towline.web.dashboard.pages import HOME
 from towline.web.openapi import operation_id
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
 from towline.web.readiness import Readiness
-from towline.web.scraping import figures, is_from_here
+from towline.web.scraping import figures, is_from_here, measured
 from towline.web.tow_access import Tow
 
 _DESCRIPTION: Final = """Towline never acts twice on the same event.
@@ -52,12 +52,15 @@ def create_control_app(
     ready: Readiness,
     bell: Bell,
     hours: HookHours,
+    measure: Callable[[], Awaitable[None]] | None = None,
     beside: Mapping[str, Any] | None = None,
     tow: Tow | None = None,
     runs: run_routes.Runs | None = None,
     desk: Desk | None = None,
 ) -> FastAPI:
-    """`beside` describes what is served in front of this app, for its docs. With `tow` come the
+    """`measure` brings gauges up to date before they are read.
+
+    `beside` describes what is served in front of this app, for its docs. With `tow` come the
     routes of pull requests and of the reconciler, with `runs` those of fix runs. `tow` and `desk`
     together make the dashboard.
     """
@@ -73,6 +76,7 @@ def create_control_app(
         generate_unique_id_function=operation_id,
     )
     app.state.control = Control(inbox, jobs, keyring, clock, audit, cooldown_us, ready, bell, hours)
+    app.state.measure = measure
     problems.install(app, beside or {})
     app.include_router(_router)
     app.include_router(inbox_routes.router)
@@ -120,6 +124,8 @@ async def get_metrics(request: Request, control: TheControl) -> Response:
     host = request.client.host if request.client is not None else None
     if not is_from_here(host, request.headers.keys()):
         await control.keyring.check(request.scope["headers"], "read")
+    if request.app.state.measure is not None:
+        await measured(request.app.state.measure)
     body, media_type = figures(request.headers.get("accept", ""))
     return Response(body, headers={"content-type": media_type})
 

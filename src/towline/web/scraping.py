@@ -5,8 +5,10 @@ A worker has nothing else to say: `WorkerDoor` is all of its HTTP, without a fra
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections.abc import Collection
+import logging
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from prometheus_client import REGISTRY
@@ -27,7 +29,10 @@ from towline.web.answers import (
 from towline.web.auth import Keyring
 from towline.web.readiness import READY_SECONDS, Readiness
 
+MEASURE_SECONDS: Final = 1.0
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+
+_log = logging.getLogger("towline.web")
 
 
 def figures(accept: str) -> tuple[bytes, str]:
@@ -37,6 +42,15 @@ def figures(accept: str) -> tuple[bytes, str]:
     except (TypeError, ValueError):  # of a version that is no number
         encode, media_type = choose_encoder("")
     return encode(REGISTRY), media_type
+
+
+async def measured(measure: Callable[[], Awaitable[None]]) -> None:
+    """Bring gauges up to date; a store that is away or slow costs their news, not the scrape."""
+    try:
+        async with asyncio.timeout(MEASURE_SECONDS):
+            await measure()
+    except (TowlineError, TimeoutError) as error:
+        _log.debug("gauges are not up to date: %s", error)
 
 
 def is_from_here(host: str | None, headers: Collection[str]) -> bool:
@@ -54,9 +68,12 @@ def is_from_here(host: str | None, headers: Collection[str]) -> bool:
 class WorkerDoor:
     """`/metrics`, `/healthz` and `/readyz`; as of a server, from elsewhere metrics need a key."""
 
-    def __init__(self, keyring: Keyring, ready: Readiness) -> None:
+    def __init__(
+        self, keyring: Keyring, ready: Readiness, measure: Callable[[], Awaitable[None]]
+    ) -> None:
         self._keyring = keyring
         self._ready = ready
+        self._measure = measure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,5 +107,6 @@ class WorkerDoor:
         host = scope["client"][0] if scope.get("client") else None
         if not is_from_here(host, given):
             await self._keyring.check(scope["headers"], "read")
+        await measured(self._measure)
         body, media_type = figures(given.get("accept", b"").decode("latin-1"))
         return messages(200, [(b"content-type", media_type.encode())], body)

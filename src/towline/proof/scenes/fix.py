@@ -13,7 +13,15 @@ from towline.coordination.locks import LockService
 from towline.coordination.sql import SqlLeases
 from towline.core.events import CheckChanged
 from towline.core.fix_start import errand_of
-from towline.core.fixrun import Beside, FixPolicy, FixRules, RunRecord, RunState, StageRecord
+from towline.core.fixrun import (
+    ALREADY_PROPOSED,
+    Beside,
+    FixPolicy,
+    FixRules,
+    RunRecord,
+    RunState,
+    StageRecord,
+)
 from towline.core.retry import Backoff
 from towline.engines.embedded import EmbeddedWorker, ShoutingBell
 from towline.errors import TowlineError
@@ -335,7 +343,7 @@ class FixScene:
         self.stage.expect(ours <= branches, f"there are branches of no run: {ours - branches}")
         for run_key, run in self.watch.runs.items():
             mine = [one for one in self.world.pulls if one.head == run.branch]
-            if run.state == "done":
+            if run.state == "done" and ALREADY_PROPOSED not in (run.reason or ""):
                 there = any(run.url == one.shown["html_url"] for one in mine)
                 self.stage.expect(there, f"run {run_key[:6]} is done without a pull request")
 
