@@ -72,6 +72,7 @@ from towline.wiring import Backend, backend_for, backend_over, database_for
 if TYPE_CHECKING:
     from towline.engines.celery import CeleryBell
     from towline.forges.github_hooks import GitHubHookLog
+    from towline.store.redis import Redis
 
 _LEADER_TTL_SECONDS = 15.0
 _LEADER_WAIT_SECONDS = 5.0
@@ -166,7 +167,7 @@ class Service:
 
     def _state_backend(self) -> Backend:
         if self.settings.state_backend == "redis":
-            return backend_for(self.settings.redis_url or "", self.clock)
+            return backend_for(_redis(self.settings, self.clock), self.clock)
         if self.settings.state_backend == "memory":
             return backend_for("memory://", self.clock)
         return backend_over(self.database, self.clock)
@@ -349,10 +350,40 @@ def _check(settings: Settings) -> None:
                 f"{name} of {seconds:g} s is shorter than the {least:g} s for which a request "
                 "answers for its key: a repeated one would act twice"
             )
-    if settings.state_backend == "redis" and not settings.redis_url:
-        raise Rejected("state_backend = redis needs redis_url (TOWLINE_REDIS_URL)")
+    if settings.redis_url and settings.redis_host:
+        raise Rejected(
+            "redis_url (TOWLINE_REDIS_URL) and redis_host (TOWLINE_REDIS_HOST) each name a Redis; "
+            "set redis_host for Microsoft Entra ID, else redis_url, and not both"
+        )
+    if settings.azure_client_id and not settings.redis_host:
+        raise Rejected(
+            "azure_client_id (TOWLINE_AZURE_CLIENT_ID) needs redis_host (TOWLINE_REDIS_HOST)"
+        )
+    if settings.engine == "celery" and settings.redis_host:
+        raise Rejected(
+            "engine = celery does not work with redis_host: Celery's broker takes a URL and no "
+            "Microsoft Entra ID; set redis_url (TOWLINE_REDIS_URL) instead, or engine = embedded"
+        )
     if settings.engine == "celery" and not settings.redis_url:
         raise Rejected("engine = celery needs redis_url (TOWLINE_REDIS_URL)")
+    if settings.state_backend == "redis" and not (settings.redis_url or settings.redis_host):
+        raise Rejected(
+            "state_backend = redis needs redis_url (TOWLINE_REDIS_URL), or redis_host "
+            "(TOWLINE_REDIS_HOST) with Microsoft Entra ID"
+        )
+
+
+def _redis(settings: Settings, clock: Clock) -> str | Redis:
+    if settings.redis_host is None:
+        return settings.redis_url or ""
+    from towline.store.entra import connect_redis
+
+    return connect_redis(
+        settings.redis_host,
+        settings.redis_port,
+        azure_client_id=settings.azure_client_id,
+        clock=clock,
+    )
 
 
 def _rates_of(settings: Settings) -> Rates:

@@ -48,7 +48,9 @@ from towline.settings_values import (
     LONGEST_SECONDS,
     Bytes,
     Count,
+    Host,
     HostNames,
+    Name,
     Port,
     Seconds,
     SecondStoreUrl,
@@ -236,6 +238,13 @@ class Settings(Table):
     """Where the leader's lease lives; `memory` is for one process."""
     redis_url: SecondStoreUrl = None
     """Redis, for `state_backend = "redis"` and for `engine = "celery"`."""
+    redis_host: Host = None
+    """Instead of `redis_url`: a Redis with TLS that knows us by Microsoft Entra ID. It serves
+    `state_backend = "redis"`; Celery's broker needs a URL. Needs the extra `towline[entra]`."""
+    redis_port: Annotated[int, Field(ge=1, le=65_535)] = 6380
+    """The port of `redis_host`."""
+    azure_client_id: Name | None = None
+    """Which managed identity logs in at `redis_host`, where there are several."""
     engine: Literal["embedded", "celery"] = "embedded"
     """Who works: workers inside of each process, or Celery's."""
     store_timeout_seconds: Annotated[float, Field(gt=0, le=86_400)] = 5.0

@@ -14,6 +14,7 @@ _LONGEST_REGEX: Final = 2000
 _HOST_NAME: Final = re.compile(
     r"\*|(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+\]?"
 )
+_HOST: Final = re.compile(r"[A-Za-z0-9]([\w.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _REPO: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
 
 LONGEST_SECONDS: Final = 315_360_000
@@ -83,6 +84,15 @@ def _redis_url(text: str | None) -> str | None:
     return text
 
 
+def _host(text: str | None) -> str | None:
+    if text is not None and not _HOST.fullmatch(text):
+        raise ValueError(
+            "a host is a name or an address alone, as in cache.example.com, without a scheme, a "
+            "port or a password"
+        )
+    return text
+
+
 def _regex(value: Any) -> Any:
     """Compiled without regard to case; one that finds something in nothing would always hold."""
     if not isinstance(value, str):
@@ -125,6 +135,7 @@ Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[str | None, Field(repr=False)]
 StoreUrl = Annotated[str, Field(repr=False), AfterValidator(_store_url)]
 SecondStoreUrl = Annotated[str | None, Field(repr=False), AfterValidator(_redis_url)]
+Host = Annotated[str | None, AfterValidator(_host)]
 Strings = Annotated[tuple[str, ...], BeforeValidator(list_of)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(list_of)]
 Words = Annotated[tuple[Name, ...], BeforeValidator(words_of)]

@@ -115,8 +115,13 @@ def _stores(settings: Settings, seconds: float) -> list[Probe]:
         Probe("keys", lambda: database.look_at_keys(settings, seconds), "mend the database", slow),
         Probe("engine", _at_once(lambda: servers.look_at_engine(settings)), "check engine"),
     ]
-    if settings.redis_url:
+    if settings.redis_url or settings.redis_host:
         reach = "start Redis, and check host, port and password in redis_url (TOWLINE_REDIS_URL)"
+        if settings.redis_host:
+            reach = (
+                "check redis_host and redis_port, and that the identity (azure_client_id, or the "
+                "environment's) has a data access policy on the cache"
+            )
         probes.append(Probe("redis", lambda: servers.look_at_redis(settings, seconds), reach, slow))
     return probes
 

@@ -42,15 +42,8 @@ JIRA_ADDRESS: Final = "check jira.url (TOWLINE_JIRA__URL), with its prefix if Ji
 
 async def look_at_redis(settings: Settings, seconds: float) -> list[Finding]:
     """The service refuses a Redis that may drop things; here it is let in, to be told about."""
-    from towline.store.redis import Redis
-    from towline.store.redis_address import parse_url
-
-    url = settings.redis_url or ""
-    address, _ = parse_url(url)
-    lenient = (
-        url if address.allow_eviction else f"{url}{'&' if '?' in url else '?'}allow_eviction=1"
-    )
-    redis = Redis(lenient, clock=SystemClock(), timeout=seconds)
+    redis, accepted = _lenient_redis(settings, seconds)
+    address = redis.address
     try:
         server = _facts(await redis.call("INFO", "server"))
         memory = _facts(await redis.call("INFO", "memory"))
@@ -68,11 +61,30 @@ async def look_at_redis(settings: Settings, seconds: float) -> list[Finding]:
     )
     holds_state = settings.state_backend == "redis"
     return [
-        *judge_redis(
-            "redis", str(address), facts, holds_state=holds_state, accepted=address.allow_eviction
-        ),
+        *judge_redis("redis", str(address), facts, holds_state=holds_state, accepted=accepted),
         *([] if theirs is None else [judge_clock("clock", f"Redis at {address}", theirs - ours)]),
     ]
+
+
+def _lenient_redis(settings: Settings, seconds: float) -> tuple[Redis, bool]:
+    """The Redis of the settings, and whether they accept that it drops things."""
+    if settings.redis_host is not None:
+        from towline.store.entra import connect_redis
+
+        return connect_redis(
+            settings.redis_host,
+            settings.redis_port,
+            azure_client_id=settings.azure_client_id,
+            allow_eviction=True,
+            timeout=seconds,
+        ), False
+    from towline.store.redis import Redis
+    from towline.store.redis_address import parse_url
+
+    url = settings.redis_url or ""
+    accepted = parse_url(url)[0].allow_eviction
+    lenient = url if accepted else f"{url}{'&' if '?' in url else '?'}allow_eviction=1"
+    return Redis(lenient, clock=SystemClock(), timeout=seconds), accepted
 
 
 def _time_in(told: Any) -> float | None:
@@ -108,7 +120,10 @@ def look_at_engine(settings: Settings) -> list[Finding]:
         return [failure("engine", "engine = celery, but Celery is not installed", fix)]
     if not settings.redis_url:
         fix = "set redis_url (TOWLINE_REDIS_URL)"
-        return [failure("engine", "engine = celery needs Redis as its broker", fix)]
+        trouble = "engine = celery needs Redis as its broker"
+        if settings.redis_host:
+            trouble += ", by a URL: it cannot log in with Microsoft Entra ID (redis_host)"
+        return [failure("engine", trouble, fix)]
     return [ok("engine", "Celery; run as many `towline worker` as you need")]
 
 
