@@ -132,7 +132,7 @@ async def test_the_same_failure_again_waits_for_the_first_proposal(
     assert await rig.status() == "done"
     found = await rig.run(second.run_key)
     assert "already proposed: https://forge.example" in (found.blocked_reason or "")
-    assert (found.state, await rig.plain_runs.listing(REPO, "blocked", None, 9)) == ("done", [])
+    assert (found.state, await rig.plain_runs.listing(REPO, "blocked", "", 9)) == ("done", [])
     assert counted("pr_create_skipped") == before + 1
     assert counted("pipeline_runs_ended", outcome="blocked") == ended[0]
     assert counted("pipeline_runs_ended", outcome="already_proposed") == ended[1] + 1
