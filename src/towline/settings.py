@@ -50,11 +50,14 @@ from towline.settings_values import (
     Count,
     Host,
     HostNames,
+    KeyText,
+    LongSecret,
     Name,
+    Networks,
     Port,
     Seconds,
     SecondStoreUrl,
-    Secret,
+    SharedSecret,
     StoreUrl,
     Table,
     repo_name,
@@ -156,8 +159,8 @@ class MeshSettings(Table):
     """Above which a request is refused with 413."""
     max_lease_seconds: Seconds = 3600
     """The longest lease a remote worker may ask for."""
-    hmac_key: Secret = None
-    """The shared key of result seals."""
+    hmac_key: SharedSecret = None
+    """The shared key of result seals: at least 8 characters, and it should have 32."""
 
 
 class ServeSettings(Table):
@@ -176,6 +179,19 @@ class ServeSettings(Table):
     connection, and `host` and `control_host`; `*.example.com` for all names below, `*` for any."""
     head_timeout_seconds: Seconds = 10
     """Within which the head of a request must have arrived, and the first one begun."""
+    secret: LongSecret = None
+    """Signs sessions and seals API keys: at least 32 random characters, the same for every
+    `serve` and `keys create` on one database. Without it Towline makes a file with one."""
+    secret_file: Path | None = None
+    """The file that has the secret, instead of `secret`; Towline makes it if it is missing."""
+    trusted_proxies: Networks = ("127.0.0.0/8", "::1/128")
+    """The proxies in front: their X-Forwarded-For header names the client's address."""
+
+    @model_validator(mode="after")
+    def _has_one_secret(self) -> Self:
+        if self.secret is not None and self.secret_file is not None:
+            raise ValueError("secret and secret_file are not set both: keep one of them")
+        return self
 
 
 class AuditSettings(Table):
@@ -210,8 +226,8 @@ class TraceSettings(Table):
 class ApiKeySettings(Table):
     """A key given by the settings; those made by `towline keys create` are in the database."""
 
-    key: Annotated[str, Field(min_length=16, repr=False)]
-    """The key itself."""
+    key: KeyText
+    """The key itself: at least 16 characters, and it should have 32."""
     scopes: Annotated[tuple[Scope, ...], BeforeValidator(words_of)] = ("read",)
     """What it opens; `admin` includes the others."""
 
@@ -333,6 +349,18 @@ def load(file: Path | None = None, environment: Mapping[str, str] | None = None)
         return Settings.model_validate(given)
     except ValidationError as error:
         raise Rejected(first_complaint(error, Settings)) from None
+
+
+def state_folder(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Where programs of this user keep what outlives them; None where no user has a home."""
+    environment = os.environ if environment is None else environment
+    given = Path(environment.get("XDG_STATE_HOME", ""))
+    if given.is_absolute():
+        return given / "towline"
+    try:
+        return Path.home() / ".local" / "state" / "towline"
+    except RuntimeError:
+        return None
 
 
 def variables(names: Sequence[str], setting: str) -> dict[str, str]:

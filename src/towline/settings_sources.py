@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from towline.settings_values import HttpUrl, Seconds, Secret, Strings, Table
+from towline.settings_values import HttpUrl, Seconds, Secret, SharedSecrets, Strings, Table
 
 
 class SourceSettings(Table):
     """A sender of webhooks. All its secrets are valid at once, so that one can be changed."""
 
-    webhook_secrets: Annotated[Strings, Field(repr=False)] = ()
-    """All are valid at once."""
+    webhook_secrets: SharedSecrets = ()
+    """All are valid at once; each has at least 8 characters, and should have 32."""
     allow_unsigned: bool = False
     """Take deliveries without a signature if there is no secret; for closed networks only."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import warnings
@@ -20,6 +21,10 @@ _REPO: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
 LONGEST_SECONDS: Final = 315_360_000
 """Ten years: in microseconds, and added to a date, it is far from where anything overflows."""
 MOST: Final = 2**31 - 1
+SHORTEST_SECRET: Final = 8
+LONG_SECRET: Final = 32
+"""A shorter secret can be guessed; between the two numbers the doctor warns."""
+SHORTEST_KEY: Final = 16
 
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -44,6 +49,30 @@ def list_of(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         raise ValueError('a list is written as JSON, like ["one", "two"]') from None
+
+
+def _secrets_of(value: Any) -> Any:
+    """As a list, but that an empty text is an empty secret, which is refused."""
+    return [value] if value == "" else list_of(value)
+
+
+def _no_shorter_than(least: int) -> AfterValidator:
+    def long_enough(text: str) -> str:
+        if len(text.strip()) < least:
+            raise ValueError(
+                f"it is blank or too short: at least {least} characters are needed, not counting "
+                "blanks around them"
+            )
+        return text
+
+    return AfterValidator(long_enough)
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        raise ValueError("it is an address or a network, like 10.0.0.7 or 10.0.0.0/8") from None
 
 
 def words_of(value: Any) -> Any:
@@ -133,6 +162,19 @@ def _apprise_url(text: str) -> str:
 
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[str | None, Field(repr=False)]
+SharedSecret = Annotated[
+    Annotated[str, _no_shorter_than(SHORTEST_SECRET)] | None, Field(repr=False)
+]
+SharedSecrets = Annotated[
+    tuple[Annotated[str, _no_shorter_than(SHORTEST_SECRET)], ...],
+    BeforeValidator(_secrets_of),
+    Field(repr=False),
+]
+LongSecret = Annotated[Annotated[str, _no_shorter_than(LONG_SECRET)] | None, Field(repr=False)]
+KeyText = Annotated[str, _no_shorter_than(SHORTEST_KEY), Field(repr=False)]
+Networks = Annotated[
+    tuple[Annotated[str, AfterValidator(_network)], ...], BeforeValidator(words_of)
+]
 StoreUrl = Annotated[str, Field(repr=False), AfterValidator(_store_url)]
 SecondStoreUrl = Annotated[str | None, Field(repr=False), AfterValidator(_redis_url)]
 Host = Annotated[str | None, AfterValidator(_host)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from towline import Rejected, settings
+from towline.sources import SOURCES
 
 
 def written(folder: Path, text: str) -> Path:
@@ -34,15 +36,29 @@ def test_environment_overrides_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "secrets"),
     [
-        ('["new", "old"]', ("new", "old")),
+        ('["the new one", "the old one"]', ("the new one", "the old one")),
         ("only, this one", ("only, this one",)),
-        ("", ()),
+        ("[]", ()),
     ],
 )
 def test_lists_in_the_environment(text: str, secrets: tuple[str, ...]) -> None:
     """JSON, or one text as it is: a secret may have commas."""
     loaded = settings.load(environment={"TOWLINE_GITHUB__WEBHOOK_SECRETS": text})
     assert loaded.github.webhook_secrets == secrets
+
+
+_SHARED = [f"{name.upper()}__WEBHOOK_SECRETS" for name in SOURCES]
+
+
+@pytest.mark.parametrize("variable", [*_SHARED, "MESH__HMAC_KEY"])
+@pytest.mark.parametrize("text", ["", "  ", "a", "1234567", "a         "])
+def test_a_secret_that_is_blank_or_short_stops_the_start(variable: str, text: str) -> None:
+    """In one line that names the setting and says how long it must be, without the secret."""
+    given = [text, json.dumps(["long enough", text])] if variable in _SHARED else [text]
+    for value in given:
+        with pytest.raises(Rejected, match=f"TOWLINE_{variable}.* at least 8 characters"):
+            settings.load(environment={f"TOWLINE_{variable}": value})
+    settings.load(environment={f"TOWLINE_{variable}": "12345678"})
 
 
 @pytest.mark.parametrize("text", ['["read", "submit"]', "read,submit", "read submit"])
@@ -59,6 +75,9 @@ def test_a_key_of_the_environment(text: str) -> None:
         ({"TOWLINE_API_KEYS__CI__KY": "k" * 16}, "api_keys.ci"),
         ({"TOWLINE_GITHUB__WEBHOOK_SECRETS": "[a"}, "github.webhook_secrets"),
         ({"TOWLINE_SERVE__PORT": "99999"}, "serve.port"),
+        ({"TOWLINE_SERVE__SECRET": "x" * 31}, r"serve.secret .*at least 32 characters"),
+        ({"TOWLINE_SERVE__SECRET": "x" * 32, "TOWLINE_SERVE__SECRET_FILE": "f"}, "keep one of"),
+        ({"TOWLINE_SERVE__TRUSTED_PROXIES": "proxy"}, r"serve.trusted_proxies\[0\] .*10.0.0.0/8"),
         ({"TOWLINE_DATABSE_URL": "x"}, "did you mean database_url"),
         ({"TOWLINE_IDEMPOTENCY__TTL": "5"}, "did you mean ttl_sec"),
         ({"TOWLINE_ZZZ": "5"}, "allowed here: .*database_url"),

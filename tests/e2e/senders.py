@@ -13,7 +13,7 @@ from itertools import count as count_from
 from itertools import islice
 from typing import NamedTuple
 
-SECRET = "storm"
+SECRET = "a storm of deliveries"
 _PATIENCE = 20.0
 
 

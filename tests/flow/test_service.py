@@ -24,7 +24,7 @@ def settings(**given: Any) -> Settings:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"github": {"webhook_secrets": ["s"]}, "ingest": {"keep_seconds": 3600}}, "github"),
+        ({"github": {"webhook_secrets": ["a secret"]}, "ingest": {"keep_seconds": 3600}}, "github"),
         ({"gitlab": {"allow_unsigned": True}, "ingest": {"keep_seconds": 259_200}}, "gitlab"),
         ({"worker": {"keep_done_seconds": 3600}}, "worker.keep_done_seconds"),
         ({"state_backend": "redis"}, "redis_url"),

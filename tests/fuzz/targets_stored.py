@@ -174,7 +174,7 @@ def audit_files(data: bytes) -> None:
 
 
 def _settings_seeds() -> Iterator[bytes]:
-    yield b'database_url = "sqlite:///a"\n[github]\nwebhook_secrets = ["a"]\n[budgets]\nrebuild=2\n'
+    yield b'database_url = "sqlite:///a"\n[github]\nwebhook_secrets = ["12345678"]\n[tow]\nx=2\n'
     yield b'[repo."octo-org/app"]\n[repo."octo-org/app".budgets]\nrebuild = 1\n[staleness]\n'
     yield b'[schedules.nightly]\ncron = "0 0 * * *"\n[failure_patterns]\ntransient = ["a+"]\n'
     yield b'[triggers]\nallowed_hosts=["h"]\n[triggers.policy_bot]\nkind="http"\nurl="https://h/x"\n'
@@ -182,7 +182,7 @@ def _settings_seeds() -> Iterator[bytes]:
 
 
 def _environment_seeds() -> Iterator[bytes]:
-    yield b'GITHUB__WEBHOOK_SECRETS=["new","old"]\nENGINE=celery\nREDIS_URL=redis://h\nDATABASE_URL=postgres://[x'
+    yield b'GITHUB__WEBHOOK_SECRETS=["the new","the old one"]\nENGINE=celery\nREDIS_URL=redis://h\nDATABASE_URL=postgres://[x'
     yield b'BUDGETS={"rebuild": 3}\nTOW__AUTHORS=a,b\nPIPELINE__MAX_ATTEMPTS=3\nINGEST=1\n'
     yield b"API_KEYS__OPS__KEY=k\nAPI_KEYS__OPS__SCOPES=read\n__=\nREPO=[[[[\n"
 
