@@ -67,10 +67,11 @@ def _check_place(file: Path, force: bool) -> None:
 
 
 def _write(file: Path, text: str, force: bool) -> None:
-    """Not even over a file that came while the questions were asked."""
+    """For its owner alone, and not over a file that came while the questions were asked."""
+    from towline.store.private_files import write_private
+
     try:
-        with file.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(text)
+        write_private(file, text.encode(), over=force)
     except FileExistsError:
         raise Rejected(f"{file} is there already; --force writes over it") from None
     except OSError as error:

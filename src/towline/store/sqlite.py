@@ -8,11 +8,13 @@ import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from towline.errors import Rejected, StoreFull, Unavailable
 from towline.ports.clock import Clock
 from towline.shared_attempt import SharedAttempt
+from towline.store.private_files import make_private
 from towline.store.sql import Row, Script, Statement, Step, play
 from towline.store.sqlite_library import sqlite3, warn_if_affected
 from towline.store.sqlite_mailbox import SqliteMailbox
@@ -36,6 +38,12 @@ def path_of(url: str) -> str:
             f"or sqlite:///:memory:; not {url[:100]!r}"
         )
     return path if path == _MEMORY else os.path.abspath(path)
+
+
+def file_of(url: str) -> Path | None:
+    """None for a database in memory."""
+    path = path_of(url)
+    return None if path == _MEMORY else Path(path)
 
 
 class Sqlite:
@@ -103,6 +111,7 @@ class Sqlite:
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise Rejected(f"cannot open the database: the folder {folder} does not exist")
+        make_private(self._path)
         try:
             upgrade_sqlite(self._path, self._open)
         except sqlite3.DatabaseError as error:
