@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import secrets
 import socket
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from towline import tracing
 from towline.audit import AuditFile, trouble_with
 from towline.coordination.locks import LockService
-from towline.coordination.sql import SqlRates, SqlSeen
+from towline.coordination.sql import SqlDocuments, SqlRates, SqlSeen
 from towline.core.horizons import REDELIVERY_SECONDS, check_horizons
 from towline.core.recovery import app_hook, repo_hook
 from towline.core.retry import Backoff
@@ -55,25 +56,45 @@ from towline.store.clock import SystemClock
 from towline.store.hook_hours import SqlHookHours
 from towline.store.inbox import SqlInbox
 from towline.store.jobs import SqlJobs
+from towline.store.private_files import (
+    close_to_others,
+    open_to_anybody,
+    open_to_others,
+    without_followers,
+)
 from towline.store.pulls import SqlPulls
 from towline.store.requests import SqlRequests
 from towline.store.schedules import SqlSchedules
+from towline.store.sessions import SqlSessions
 from towline.store.sql import Database
 from towline.telemetry import Audit, audit_to_log
 from towline.web.answers import App
+from towline.web.attempts import Proxies
 from towline.web.auth import Keyring
 from towline.web.dashboard.farewell import Farewell
+from towline.web.dashboard.session import Sessions
 from towline.web.hooks import HookLimits, Hooks
 from towline.web.hosts import Hosts
+from towline.web.other_secrets import warn_of_other_secrets
 from towline.web.readiness import Readiness
 from towline.web.repeatable import Ledger, RepeatableWrites
-from towline.wiring import Backend, backend_for, backend_over, database_for
+from towline.wiring import (
+    Backend,
+    SecretSource,
+    backend_for,
+    backend_over,
+    database_file,
+    database_for,
+    given_files,
+    own_files,
+)
 
 if TYPE_CHECKING:
     from towline.engines.celery import CeleryBell
     from towline.forges.github_hooks import GitHubHookLog
     from towline.store.redis import Redis
 
+_log = logging.getLogger("towline.service")
 _LEADER_TTL_SECONDS = 15.0
 _LEADER_WAIT_SECONDS = 5.0
 """Less than half of the lease: who was lost together with the leader, and whom nobody could ask,
@@ -99,6 +120,7 @@ class Service:
         settings: Settings,
         *,
         clock: Clock | None = None,
+        visitors_clock: Clock | None = None,
         handlers: Mapping[str, Handler] | None = None,
         outside: Outside | None = None,
     ) -> None:
@@ -143,7 +165,14 @@ class Service:
         known = self._handlers() | dict(handlers or {})
         self.crew = Crew(self.jobs, known, self.clock, _rules(settings))
         self.submit = _submit(settings, self.database, self.jobs, self.clock, self.audit)
-        self.keyring = Keyring(SqlApiKeys(self.database), self.clock, settings.api_keys)
+        self.secret = SecretSource(settings)
+        proxies = Proxies(settings.serve.trusted_proxies)
+        self.keyring = Keyring(
+            SqlApiKeys(self.database), self.clock, settings.api_keys, self.secret, proxies
+        )
+        self.sessions = Sessions(
+            self.keyring, SqlSessions(self.database), visitors_clock or self.clock, self.secret
+        )
         named = {name: schedule.cron for name, schedule in settings.schedules.items()}
         wanted = self.fix.schedules() | named
         self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
@@ -203,6 +232,7 @@ class Service:
 
     async def open(self) -> None:
         """Reach the stores, and bring the tables up to date."""
+        await asyncio.to_thread(_close_files, self.settings)
         await self.database.connect()
         await self._state.connect()
         _calm_the_collector()
@@ -288,6 +318,11 @@ class Service:
         listening = (serve.host, serve.control_host, self.settings.worker.metrics_host)
         return Hosts(serve.allowed_hosts, listening, signed)
 
+    async def warn_of_other_secrets(self) -> None:
+        """One line where this process's secret is not that of the database's keys."""
+        keys, documents = SqlApiKeys(self.database), SqlDocuments(self.database)
+        await warn_of_other_secrets(keys, documents, self.secret())
+
     def _upkeep(self) -> Upkeep:
         settings = self.settings
         locks, broker = self._locks, self._broker
@@ -302,6 +337,7 @@ class Service:
         meters = plain(SqlRates(self.database).sweep)
         leases = plain(self._state.leases.sweep)
         writes = plain(self._ledger.sweep)
+        old = {"meters": meters, "leases": leases, "sessions": plain(self.sessions.sweep)}
         chores = [
             Chore("reap", 1.0, reaper.reap),
             Chore("measure", 5.0, reaper.measure),
@@ -309,7 +345,7 @@ class Service:
             Chore("tidy", 30.0, tidying.tidy),
             Chore("tidy requests", 30.0, self.submit.cleanup),
             Chore("tidy repeatable writes", 10.0, Pruning({"writes": writes}).run),
-            Chore("tidy meters", 600.0, Pruning({"meters": meters, "leases": leases}).run),
+            Chore("tidy meters", 600.0, Pruning(old).run),
             *self.tow.chores(),
             *self.fix.chores(),
             *self._first.chores(),
@@ -323,6 +359,17 @@ class Service:
             lambda: locks.acquire("towline:leader", _LEADER_TTL_SECONDS, _LEADER_WAIT_SECONDS),
             chores,
         )
+
+
+def _close_files(settings: Settings) -> None:
+    """Files of earlier versions were open to others under the usual umask."""
+    database = database_file(settings)
+    changed = close_to_others(database) if database is not None else []
+    for one in without_followers(changed):
+        _log.warning("%s; it is closed to others now", one.told)
+    left = without_followers(open_to_others(own_files(settings)))
+    for one in [*left, *open_to_anybody(given_files(settings))]:
+        _log.warning("%s; close it: %s", one.told, one.fix)
 
 
 def _calm_the_collector() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from towline.coordination.sql import SqlDocuments
 from towline.store.dashboard import SqlInsights
 from towline.store.hook_hours import SqlHookHours
 from towline.web.answers import App
@@ -47,7 +46,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
         runs=Runs(service.fix.store, settings.pipeline.max_attempts),
         desk=Desk(
             SqlInsights(database),
-            SqlDocuments(database),
+            service.sessions,
             None,
             settings.audit.file,
             tow.outside.forges,

@@ -138,3 +138,12 @@ class Program:
     ) -> None:
         if self.running:
             self.kill()
+
+
+def open_files(folder: Path) -> dict[str, str]:
+    """The files and folders below that the group or others may use, each with its mode."""
+    return {
+        str(path.relative_to(folder)): f"{path.lstat().st_mode & 0o777:o}"
+        for path in folder.rglob("*")
+        if path.lstat().st_mode & 0o077 and not path.is_symlink()
+    }

@@ -30,7 +30,7 @@ from tests.e2e.fix_over_http import (
     tell_again,
     text_at,
 )
-from tests.e2e.programs import Program
+from tests.e2e.programs import Program, open_files
 from tests.e2e.tow_over_http import Place, place_on
 from towline.core.fixrun import STAGES
 from towline.sim.http_faults import HttpFaultKind
@@ -161,6 +161,8 @@ async def killed_at(
         async with serving(settings, place, gate, folder, boundaries) as killed:
             await at_their_boundaries(killed)
             await asyncio.to_thread(killed.program.kill)
+            assert any((folder / "work").rglob("*.git*")), "nothing was cloned"
+            assert open_files(folder / "work") == {}
             gate.let_through(*gate.held)
             for hold in killed.holds:
                 hold.lifted = True

@@ -15,9 +15,10 @@ from tests.clocks import ManualClock
 from tests.fuzz.connection import methods_in, replies_in, said_to
 from tests.fuzz.target import TOKEN, Target, check_message, joined, parts_of, refusing, text_of
 from tests.sources.samples import SIGNERS
-from towline.coordination.memory import MemoryDocuments
 from towline.core.api_keys import SCOPES
+from towline.core.signing import SigningSecret
 from towline.ports.api_keys import NewKey, StoredKey
+from towline.ports.sessions import StoredSession
 from towline.web import exchange
 from towline.web.answers import Message, Problem
 from towline.web.auth import Keyring, Principal
@@ -27,7 +28,8 @@ from towline.web.dashboard.visits import form_of
 from towline.web.fleet import BadCursor
 
 _GENUINE: Final = f"tow_abcdefgh_{hashlib.sha256(TOKEN.encode()).hexdigest()}"
-_EXPECTED: Final = frozenset({100, 200, 202, 400, 401, 404, 405, 408, 421, 431, 413, 503})
+_SECRET: Final = SigningSecret(b"a secret that no input of the fuzzer has", "that of the tests")
+_EXPECTED: Final = frozenset({100, 200, 202, 400, 401, 404, 405, 408, 421, 429, 431, 413, 503})
 
 
 def http_requests(data: bytes) -> None:
@@ -79,6 +81,38 @@ class _Keys(NamedTuple):
     async def revoke(self, prefix: str) -> StoredKey | None:
         return None
 
+    async def reseal(self, prefix: str, old: str, new: str) -> bool:
+        return False
+
+
+class _Rows(NamedTuple):
+    """Sessions in memory."""
+
+    kept: dict[str, StoredSession]
+
+    async def add(self, session: StoredSession) -> None:
+        self.kept[session.id] = session
+
+    async def find(self, session_id: str) -> StoredSession | None:
+        return self.kept.get(session_id)
+
+    async def saw(self, session_id: str, address: str, now_us: int) -> None:
+        return None
+
+    async def end(self, session_id: str, now_us: int) -> bool:
+        return False
+
+    async def end_others(self, principal: str, but: str, now_us: int) -> int:
+        return 0
+
+    async def listing(
+        self, principal: str | None, before: tuple[int, str], now_us: int, most: int
+    ) -> list[StoredSession]:
+        return list(self.kept.values())
+
+    async def sweep(self, now_us: int, most: int) -> int:
+        return 0
+
 
 class _House(NamedTuple):
     keyring: Keyring
@@ -93,8 +127,8 @@ def _house() -> _House:
     clock = ManualClock()
     digest = hashlib.sha256(_GENUINE.encode()).hexdigest()
     stored = StoredKey("abcdefgh", digest, "octocat", SCOPES, 1, None)
-    keyring = Keyring(_Keys(stored), clock, {})
-    sessions = Sessions(keyring, MemoryDocuments(clock), clock)
+    keyring = Keyring(_Keys(stored), clock, {}, lambda: _SECRET)
+    sessions = Sessions(keyring, _Rows({}), clock, lambda: _SECRET)
     owner = Principal("abcdefgh", "octocat", frozenset(SCOPES))
 
     async def opened() -> _House:

@@ -13,6 +13,7 @@ import httpx2
 from fastapi import FastAPI
 
 from tests.clocks import ManualClock
+from towline.core.signing import SigningSecret
 from towline.core.throttle import per_minute
 from towline.ports.inbox import Arrival
 from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
@@ -33,6 +34,7 @@ GIVEN = {
     "operator": ApiKeySettings(key=KEY, scopes=("admin",)),
     "viewer": ApiKeySettings(key=READ_ONLY, scopes=("read",)),
 }
+SECRET = SigningSecret(b"a secret of the tests, outside the database", "that of the tests")
 WITH_KEY = {"x-api-key": KEY}
 COOLDOWN_US = 900_000_000
 MINUTE_US = 60_000_000
@@ -64,7 +66,7 @@ class Plane:
 
     def __post_init__(self) -> None:
         self.keys = SqlApiKeys(self.database)
-        self.keyring = Keyring(self.keys, self.clock, self.given)
+        self.keyring = Keyring(self.keys, self.clock, self.given, lambda: SECRET)
         self.inbox = SqlInbox(self.database, per_minute(1000))
         self.jobs = SqlJobs(self.database)
 

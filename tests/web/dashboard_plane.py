@@ -12,14 +12,16 @@ import httpx2
 from fastapi import FastAPI
 
 from tests.web.asgi_client import serving
-from tests.web.control_plane import COOLDOWN_US, plane_on
+from tests.web.control_plane import COOLDOWN_US, SECRET, plane_on
 from tests.web.tow_plane import KEYS, TowPlane
 from towline.store.dashboard import SqlInsights
 from towline.store.hook_hours import SqlHookHours
 from towline.store.runs import SqlRuns
+from towline.store.sessions import SqlSessions
 from towline.store.sql import Statement
 from towline.web.control import create_control_app
 from towline.web.dashboard.desk import Desk
+from towline.web.dashboard.session import Sessions
 from towline.web.run_routes import Runs
 from towline.web.tow_access import Tow
 
@@ -36,6 +38,8 @@ class DashboardPlane(TowPlane):
         super().__post_init__()
         self.insights = SqlInsights(self.database)
         self.runs = SqlRuns(self.database)
+        rows = SqlSessions(self.database)
+        self.sessions = Sessions(self.keyring, rows, self.clock, lambda: SECRET)
 
     def app(self, ready_seconds: float = 2.0) -> FastAPI:
         forges: Any = {"github": self.rig.forge}
@@ -52,7 +56,7 @@ class DashboardPlane(TowPlane):
             tow=Tow(self.pulls, self.bridge, self.rig.reconciler, self.board, self.policy),
             runs=Runs(self.runs, 3),
             desk=Desk(
-                self.insights, self.documents, None, self.audit_file, forges,
+                self.insights, self.sessions, None, self.audit_file, forges,
                 troubles=lambda: self.troubles,
             ),
         )  # fmt: skip

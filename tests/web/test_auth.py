@@ -12,12 +12,14 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.servers import free_port
-from tests.web.control_plane import KEY, READ_ONLY, Plane, plane_on
+from tests.web.control_plane import GIVEN, KEY, READ_ONLY, SECRET, Plane, plane_on
 from towline import Rejected
 from towline.core.api_keys import SCOPES, compose
+from towline.core.signing import SigningSecret
 from towline.ports.api_keys import NewKey
 from towline.store.api_keys import SqlApiKeys
 from towline.web.answers import Headers, Problem
+from towline.web.attempts import Proxies
 from towline.web.auth import KEPT_SECONDS, Keyring, make_key
 from towline.wiring import database_for
 
@@ -48,7 +50,7 @@ async def refusal(keyring: Keyring, headers: Headers, scope: str = "read") -> Pr
 
 async def test_a_made_key_opens_what_its_scopes_say(plane: Plane) -> None:
     """A key of the store does what it is for and nothing else, in either header."""
-    made = await make_key(plane.keys, "ci", ["work", "submit", "work"])
+    made = await make_key(plane.keys, "ci", ["work", "submit", "work"], SECRET)
     assert re.fullmatch(r"tow_[a-z0-9]{8}_[A-Za-z0-9_-]{32,}", made.text)
     principal = await plane.keyring.check(bearer(made.text), "submit")
     assert (principal.id, principal.name) == (made.prefix, "ci")
@@ -60,10 +62,11 @@ async def test_a_made_key_opens_what_its_scopes_say(plane: Plane) -> None:
 
 
 async def test_the_store_has_only_the_hash(plane: Plane) -> None:
-    """Neither a key nor its secret is in the database; its SHA-256 is."""
-    made = await make_key(plane.keys, "", ["read"])
+    """Neither a key nor its SHA-256 is in the database: a digest under a secret that is not."""
+    made = await make_key(plane.keys, "", ["read"], SECRET)
     (stored,) = await plane.keys.listing()
-    assert stored.digest == hashlib.sha256(made.text.encode()).hexdigest()
+    assert re.fullmatch(rf"v2:{SECRET.fingerprint}:[0-9a-f]{{64}}", stored.digest)
+    assert hashlib.sha256(made.text.encode()).hexdigest() not in stored.digest
     assert made.text.rpartition(f"{made.prefix}_")[2] not in repr(stored)
 
 
@@ -105,7 +108,7 @@ async def test_what_is_no_key_is_refused(local: Plane, headers: Headers) -> None
 
 async def test_the_right_prefix_with_another_secret_is_refused(plane: Plane) -> None:
     """To know the prefix, which logs show, is of no use."""
-    made = await make_key(plane.keys, "", ["admin"])
+    made = await make_key(plane.keys, "", ["admin"], SECRET)
     guess = compose(made.prefix, "x" * 43)
     assert (await refusal(plane.keyring, bearer(guess))).status == 401
     assert await plane.keyring.check(bearer(made.text), "admin")
@@ -113,7 +116,7 @@ async def test_the_right_prefix_with_another_secret_is_refused(plane: Plane) -> 
 
 async def test_a_revoked_key_ends_within_seconds(plane: Plane) -> None:
     """What was looked up is used again for a while, and not a moment longer."""
-    made = await make_key(plane.keys, "", ["read"])
+    made = await make_key(plane.keys, "", ["read"], SECRET)
     await plane.keyring.check(bearer(made.text), "read")
     revoked = await plane.keys.revoke(made.prefix)
     assert revoked is not None
@@ -127,18 +130,20 @@ async def test_a_revoked_key_ends_within_seconds(plane: Plane) -> None:
 
 async def test_a_flood_of_made_up_keys_does_not_fill_the_memory(local: Plane) -> None:
     """Only so many lookups are remembered: older ones are made again."""
-    made = await make_key(local.keys, "", ["read"])
+    made = await make_key(local.keys, "", ["read"], SECRET)
     await local.keyring.check(bearer(made.text), "read")
     await local.keys.revoke(made.prefix)
     made_up = [bearer(compose(f"{number:08}", "x" * 43)) for number in range(1024)]
     await asyncio.gather(*(refusal(local.keyring, headers) for headers in made_up))
-    assert (await refusal(local.keyring, bearer(made.text))).status == 401
+    with pytest.raises(Problem) as caught:
+        await local.keyring.check(bearer(made.text), "read", "192.0.2.1")
+    assert caught.value.status == 401
 
 
 async def test_logs_show_prefixes_only(local: Plane, caplog: pytest.LogCaptureFixture) -> None:
     """A refused key leaves its prefix in the log, and nothing that opens anything."""
     caplog.set_level(logging.DEBUG)
-    made = await make_key(local.keys, "", ["read"])
+    made = await make_key(local.keys, "", ["read"], SECRET)
     guess = compose(made.prefix, "guessed_" * 5)
     await refusal(local.keyring, bearer(made.text), "admin")
     await refusal(local.keyring, bearer(guess))
@@ -147,11 +152,106 @@ async def test_logs_show_prefixes_only(local: Plane, caplog: pytest.LogCaptureFi
     assert not any(text in caplog.text for text in (made.text, "guessed_", KEY))
 
 
+async def test_a_key_of_an_earlier_version_is_sealed_when_used(plane: Plane) -> None:
+    """A plain SHA-256 goes on working; the first right use replaces it, a wrong one does not."""
+    text = compose("abcdefgh", "x" * 43)
+    plain = hashlib.sha256(text.encode()).hexdigest()
+    assert await plane.keys.add(NewKey("abcdefgh", plain, "old", ("read",)))
+    await refusal(plane.keyring, bearer(text[:-1] + "y"))
+    assert (await plane.keys.listing())[0].digest == plain
+    assert (await plane.keyring.check(bearer(text), "read")).name == "old"
+    (stored,) = await plane.keys.listing()
+    assert stored.digest.startswith(f"v2:{SECRET.fingerprint}:")
+    assert (await plane.keyring.check(bearer(text), "read")).name == "old"
+    fresh = Keyring(plane.keys, plane.clock, {}, lambda: SECRET)
+    assert (await fresh.check(bearer(text), "read")).name == "old"
+
+
+async def test_a_key_of_another_secret_is_named_in_the_log(
+    local: Plane, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be checked, and the log says why and what to set."""
+    other = SigningSecret(b"another secret, of another machine", "that of elsewhere")
+    made = await make_key(local.keys, "", ["read"], SECRET)
+    elsewhere = Keyring(local.keys, local.clock, {}, lambda: other)
+    assert (await refusal(elsewhere, bearer(made.text))).status == 401
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert f"key {made.prefix} was made under another secret" in said
+    assert "serve.secret (TOWLINE_SERVE__SECRET)" in said
+    assert await local.keyring.check(bearer(made.text), "read")
+
+
+WRONG = [bearer(compose(f"{number:08}", "x" * 43)) for number in range(40)]
+
+
+async def test_wrong_keys_from_one_address_are_slowed(plane: Plane) -> None:
+    """After ten in a minute 429 says how long to wait; a right key from there still passes."""
+    made = await make_key(plane.keys, "", ["read"], SECRET)
+    refused = [await refusal(plane.keyring, headers) for headers in WRONG]
+    assert [one.status for one in refused] == [401] * 10 + [429] * 30
+    assert refused[-1].members["code"] == "too_many_attempts"
+    assert 1 <= int(dict(refused[-1].headers)[b"retry-after"]) <= 60
+    assert await plane.keyring.check(bearer(made.text), "read")
+    assert await plane.keyring.check(bearer(KEY), "read")
+    plane.clock.advance(61)
+    assert (await refusal(plane.keyring, WRONG[0])).status == 401
+
+
+@pytest.mark.parametrize("of_settings", [True, False])
+async def test_guesses_at_one_key_stop_being_compared(local: Plane, of_settings: bool) -> None:
+    """Where a key was guessed at, even the right one waits; from another address it passes."""
+    text = KEY if of_settings else (await make_key(local.keys, "", ["read"], SECRET)).text
+    for _ in range(10):
+        with pytest.raises(Problem):
+            await local.keyring.check(bearer(f"{text[:-1]}~"[:13] + "x" * 43), "read", "192.0.2.1")
+    with pytest.raises(Problem) as caught:
+        await local.keyring.check(bearer(text), "read", "192.0.2.1")
+    assert caught.value.status == 429
+    assert await local.keyring.check(bearer(text), "read", "192.0.2.2")
+    local.clock.advance(61)
+    assert await local.keyring.check(bearer(text), "read", "192.0.2.1")
+
+
+async def test_a_network_of_ipv6_is_one_guesser(local: Plane) -> None:
+    """An address from the same 64 bits is no new start."""
+    for number in range(10):
+        with pytest.raises(Problem):
+            await local.keyring.check(WRONG[number], "read", f"2001:db8::{number:x}")
+    with pytest.raises(Problem) as caught:
+        await local.keyring.check(WRONG[11], "read", "2001:db8::ffff")
+    assert caught.value.status == 429
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("127.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("127.0.0.1", ["198.51.100.1, 203.0.113.9"], "203.0.113.9"),
+        ("127.0.0.1", ["198.51.100.1", "203.0.113.9:4711"], "203.0.113.9"),
+        ("127.0.0.1", ["203.0.113.9, 10.1.2.3"], "203.0.113.9"),
+        ("127.0.0.1", ["[2001:db8::1]:80"], "2001:db8::1"),
+        ("::ffff:127.0.0.1", ["203.0.113.9"], "203.0.113.9"),
+        ("127.0.0.1", ["unknown"], "127.0.0.1"),
+        ("127.0.0.1", [""], "127.0.0.1"),
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("192.0.2.1", ["203.0.113.9"], "192.0.2.1"),
+        (None, ["203.0.113.9"], ""),
+    ],
+)
+def test_only_a_trusted_proxy_names_the_client(
+    peer: str | None, forwarded: list[str], client: str
+) -> None:
+    """The nearest hop that is no proxy of ours counts; what a client writes itself does not."""
+    proxies = Proxies(["127.0.0.0/8", "10.0.0.0/8"])
+    headers = [(b"x-forwarded-for", text.encode()) for text in forwarded]
+    assert proxies.client_of(headers, peer) == client
+
+
 async def test_without_the_store_it_is_a_503() -> None:
     """A key that cannot be looked up is no wrong key; those of the settings still work."""
     clock = ManualClock()
     database = database_for(f"postgresql://nobody@127.0.0.1:{free_port()}/none", clock, 1.0)
-    keyring = Keyring(SqlApiKeys(database), clock, Plane(database, clock).given)
+    keyring = Keyring(SqlApiKeys(database), clock, GIVEN, lambda: SECRET)
     refused = await refusal(keyring, bearer(compose("abcdefgh", "x" * 43)))
     assert (refused.status, refused.members["code"]) == (503, "store_unavailable")
     assert any(name == b"retry-after" for name, _ in refused.headers)
@@ -161,7 +261,7 @@ async def test_without_the_store_it_is_a_503() -> None:
 
 async def test_the_first_start_makes_one_key(plane: Plane) -> None:
     """However many processes start at once, one key is made, and it may do everything."""
-    rings = [Keyring(plane.keys, plane.clock, {}) for _ in range(8)]
+    rings = [Keyring(plane.keys, plane.clock, {}, lambda: SECRET) for _ in range(8)]
     texts = [text for text in await asyncio.gather(*(ring.ensure_one() for ring in rings)) if text]
     assert len(texts) == len(await plane.keys.listing()) == 1
     principal = await rings[0].check(bearer(texts[0]), "command")
@@ -185,13 +285,13 @@ async def test_bad_names_and_scopes_are_rejected(
 ) -> None:
     """A key has known scopes and a name that fits on a line."""
     with pytest.raises(Rejected):
-        await make_key(local.keys, name, scopes)
+        await make_key(local.keys, name, scopes, SECRET)
     assert await local.keys.listing() == []
 
 
 async def test_an_answer_that_was_lost_is_not_a_second_key(plane: Plane) -> None:
     """The same key added again counts as added; another one with its prefix does not."""
-    await make_key(plane.keys, "", ["read"])
+    await make_key(plane.keys, "", ["read"], SECRET)
     (stored,) = await plane.keys.listing()
     again = NewKey(*stored[:4])
     assert await plane.keys.add(again)

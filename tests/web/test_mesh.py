@@ -39,7 +39,9 @@ class Somebody(NamedTuple):
 class Doorman:
     """Knows people by the name in their header, and what each may do."""
 
-    async def check(self, headers: Iterable[tuple[bytes, bytes]], scope: str) -> Somebody:
+    async def check(
+        self, headers: Iterable[tuple[bytes, bytes]], scope: str, peer: str | None
+    ) -> Somebody:
         name = dict(headers).get(b"x-api-key")
         if name not in CLIENTS:
             raise Problem(401, "unauthorized", "a key is needed")

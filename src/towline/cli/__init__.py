@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -30,9 +31,12 @@ from towline.cli.output import (
     tell_what_cannot_be_written,
     write_what_waits,
 )
+from towline.cli.sessions import sessions
 from towline.errors import TowlineError
 
 T = TypeVar("T")
+_OWNER_ALONE = 0o077
+"""What a command makes, and what the programs it starts make, is for this user alone."""
 
 app = typer.Typer(
     help="Towline tows machine-made pull requests, and never acts twice on the same event.",
@@ -44,6 +48,7 @@ app = typer.Typer(
 database = typer.Typer(help="The database's tables.", no_args_is_help=True)
 app.add_typer(database, name="db")
 app.add_typer(keys, name="keys")
+app.add_typer(sessions, name="sessions")
 prs.register(app)
 command.register(app)
 reconcile.register(app)
@@ -139,6 +144,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def main() -> None:
+    os.umask(_OWNER_ALONE)
     tell_what_cannot_be_written()
     try:
         code = app(standalone_mode=False, prog_name="towline")

@@ -9,7 +9,6 @@ from typing import Final
 from towline.cli.demo_clock import FASTEST, DemoClock
 from towline.cli.demo_scenes import Scenes
 from towline.cli.demo_world import BAD_HOOKS, NO_APPROVER, USUAL_APPROVER, USUAL_HOOKS, DemoWorld
-from towline.ports.clock import Clock
 from towline.sim.http import GitHubSim
 from towline.sim.http_faults import HttpFault
 from towline.web.dashboard.demo_strip import Figure, Lever
@@ -21,12 +20,9 @@ _FASTER: Final = 4.0
 class Levers:
     """The strip of the demo's pages."""
 
-    def __init__(
-        self, clock: DemoClock, world: DemoWorld, sim: GitHubSim, scenes: Scenes, wall: Clock
-    ) -> None:
+    def __init__(self, clock: DemoClock, world: DemoWorld, sim: GitHubSim, scenes: Scenes) -> None:
         self.code = secrets.token_urlsafe(16)
         self.key = ""
-        self._wall = wall
         self._clock = clock
         self._world = world
         self._sim = sim
@@ -42,10 +38,6 @@ class Levers:
             "pause": lambda: clock.set_speed(0.0 if clock.speed else clock.usual),
             "faster": self._turn_speed,
         }
-
-    @property
-    def wall_clock(self) -> Clock:
-        return self._wall
 
     def figures(self) -> Sequence[Figure]:
         seen, speed = self._scenes, self._clock.speed

@@ -118,11 +118,12 @@ async def demo_in(
         service = Service(
             settings.model_copy(update={"github": github}),
             clock=clock,
+            visitors_clock=SystemClock(),
             outside=_outside(forge_url, jenkins_url, token, clock),
             handlers={FIX: _proposer(world)},
         )
         scenes = Scenes(service)
-        levers = Levers(clock, world, sim, scenes, SystemClock())
+        levers = Levers(clock, world, sim, scenes)
         stack.push_async_callback(service.close)
         await service.open()
         levers.key = await service.keyring.ensure_one() or ""

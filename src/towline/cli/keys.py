@@ -14,6 +14,7 @@ from towline.errors import Rejected
 
 if TYPE_CHECKING:
     from towline.ports.api_keys import ApiKeyStore, StoredKey
+    from towline.wiring import SecretSource
 
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 
@@ -73,8 +74,8 @@ def revoke(prefix: _Prefix, config: _Config = None, json: _Json = False) -> None
 async def _created(config: Path | None, name: str, scopes: list[str]) -> dict[str, Any]:
     from towline.web.auth import make_key
 
-    async with _store(config) as store:
-        made = await make_key(store, name, scopes)
+    async with _store(config) as (store, secret):
+        made = await make_key(store, name, scopes, secret())
         stored = await store.find(made.prefix)
     if stored is None:
         raise Rejected("the key was deleted at once; nothing was made")
@@ -82,7 +83,7 @@ async def _created(config: Path | None, name: str, scopes: list[str]) -> dict[st
 
 
 async def _listed(config: Path | None) -> list[dict[str, Any]]:
-    async with _store(config) as store:
+    async with _store(config) as (store, _):
         return [_shown(key) for key in await store.listing()]
 
 
@@ -90,7 +91,7 @@ async def _revoked(config: Path | None, text: str) -> dict[str, Any]:
     from towline.core.api_keys import prefix_in
 
     prefix = prefix_in(text)
-    async with _store(config) as store:
+    async with _store(config) as (store, _):
         key = await store.revoke(prefix)
     if key is None:
         raise Rejected(f"there is no key with the prefix {prefix}")
@@ -98,15 +99,16 @@ async def _revoked(config: Path | None, text: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
+async def _store(config: Path | None) -> AsyncIterator[tuple[ApiKeyStore, SecretSource]]:
     from towline import settings
     from towline.store.api_keys import SqlApiKeys
-    from towline.wiring import database_for
+    from towline.wiring import SecretSource, database_for
 
-    database = database_for(settings.load(config).database_url)
+    loaded = settings.load(config)
+    database = database_for(loaded.database_url)
     try:
         await database.connect()
-        yield SqlApiKeys(database)
+        yield SqlApiKeys(database), SecretSource(loaded)
     finally:
         await database.aclose()
 
@@ -116,12 +118,12 @@ def _shown(key: StoredKey) -> dict[str, Any]:
         "prefix": key.prefix,
         "name": key.name,
         "scopes": list(key.scopes),
-        "created_at": _iso(key.created_us),
-        "revoked_at": _iso(key.revoked_us) if key.revoked_us is not None else None,
+        "created_at": iso(key.created_us),
+        "revoked_at": iso(key.revoked_us) if key.revoked_us is not None else None,
     }
 
 
-def _iso(us: int) -> str:
+def iso(us: int) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -63,6 +63,7 @@ async def _serve(settings: Settings) -> None:
     sockets = _sockets(settings.serve)
     try:
         await service.open()
+        await service.warn_of_other_secrets()
         made = await _first_key(service, sockets[-1])
         service.start(serving=True)
         data, control = service.apps()

@@ -1,16 +1,20 @@
 """The text of an API key, and what a key may do.
 
-A key reads `tow_<prefix>_<secret>`. The prefix finds its record and may be shown; of the whole text
-only the SHA-256 is kept, which is enough for a secret of 256 random bits.
+A key reads `tow_<prefix>_<secret>`. The prefix finds its record and may be shown. Of the whole text
+the database has an HMAC under a secret that the database does not have:
+`v2:<fingerprint of the secret>:<HMAC-SHA256>`. Earlier versions kept the plain SHA-256; such a key
+goes on working and is sealed when it is next used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from towline.core.signing import SigningSecret
 from towline.errors import Rejected
 
 SCOPES: Final = ("read", "submit", "work", "command", "admin")
@@ -18,6 +22,7 @@ ALL_POWERFUL: Final = "admin"
 PREFIX_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 PREFIX_LENGTH: Final = 8
 LONGEST_NAME: Final = 100
+_SEALED: Final = "v2"
 
 _KEY: Final = re.compile(rb"tow_([a-z0-9]{8})_[A-Za-z0-9_-]{32,}")
 _PREFIX: Final = re.compile(r"[a-z0-9]{8}")
@@ -45,8 +50,27 @@ def prefix_in(text: str) -> str:
     return prefix
 
 
-def digest_of(text: bytes) -> str:
+def plain_digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
+
+
+def sealed(text: bytes, secret: SigningSecret) -> str:
+    return f"{_SEALED}:{secret.fingerprint}:{secret.mac('api key', text).hex()}"
+
+
+def is_of(stored: str, text: bytes, secret: SigningSecret) -> bool:
+    """Whether this digest is that of the text; in constant time."""
+    expected = sealed(text, secret) if is_sealed(stored) else plain_digest(text)
+    return hmac.compare_digest(stored.encode(), expected.encode())
+
+
+def is_sealed(stored: str) -> bool:
+    return stored.startswith(f"{_SEALED}:")
+
+
+def sealed_elsewhere(stored: str, secret: SigningSecret) -> bool:
+    """Whether it was sealed under another secret, so that nothing can be compared with it."""
+    return is_sealed(stored) and stored.split(":")[1] != secret.fingerprint
 
 
 def allows(scopes: Collection[str], wanted: str) -> bool:

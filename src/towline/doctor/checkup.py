@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from towline import settings as settings_module
 from towline.core.checkup import Finding, failure, ok, one_line, tally
-from towline.doctor import database, github, machine, servers, signals, webhooks
+from towline.doctor import database, github, machine, private, servers, signals, webhooks
 from towline.doctor.probe import Heard, Look, Probe, looked
 from towline.doctor.redaction import Redactor
 from towline.errors import TowlineError
@@ -53,7 +53,7 @@ async def check_up(
         first = failure("settings", one_line(str(error)), _how_to_mend(config))
     else:
         first = _read_from(config)
-    probes = _probes(loaded or Settings(), seconds, knows=loaded is not None)
+    probes = _probes(loaded or Settings(), seconds, config, knows=loaded is not None)
     on_start(len(probes))
     redactor = Redactor.of(loaded)
     found = [first, *await looked(probes, on_end)]
@@ -78,7 +78,7 @@ def _how_to_mend(config: Path | None) -> str:
     return f"mend it in {file} or in the environment; docs/reference/settings.md lists every name"
 
 
-def _probes(settings: Settings, seconds: float, *, knows: bool) -> list[Probe]:
+def _probes(settings: Settings, seconds: float, config: Path | None, *, knows: bool) -> list[Probe]:
     """Without settings only the machine is looked at."""
     here = [
         Probe("git", lambda: machine.look_at_git(settings), "run git --version by hand"),
@@ -95,6 +95,7 @@ def _probes(settings: Settings, seconds: float, *, knows: bool) -> list[Probe]:
         _python(),
         _start(settings),
         *_stores(settings, seconds),
+        *_private(settings, seconds, config),
         *_outside(settings, seconds),
         *here,
         Probe("fixers", _at_once(lambda: machine.look_at_fixers(settings)), "check fix.fixers"),
@@ -124,6 +125,29 @@ def _stores(settings: Settings, seconds: float) -> list[Probe]:
             )
         probes.append(Probe("redis", lambda: servers.look_at_redis(settings, seconds), reach, slow))
     return probes
+
+
+def _private(settings: Settings, seconds: float, config: Path | None) -> list[Probe]:
+    """Read without writing: a check that closes a file would hide how long it was open."""
+    slow = 3 * seconds
+    return [
+        Probe(
+            private.FILES,
+            _at_once(lambda: private.look_at_files(settings, config)),
+            "look at the files with ls -l",
+        ),
+        Probe(
+            private.SIGNING,
+            lambda: private.look_at_secret(settings, seconds),
+            "mend the database",
+            slow,
+        ),
+        Probe(
+            private.SECRETS,
+            _at_once(lambda: private.look_at_secrets(settings)),
+            "check the secrets of the settings",
+        ),
+    ]
 
 
 def _outside(settings: Settings, seconds: float) -> list[Probe]:

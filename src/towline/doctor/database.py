@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -130,10 +129,6 @@ def _trouble_with_file(file: Path) -> Finding | None:
         return failure(_PLACE, f"{file} is not a file", fix)
     if not os.access(file, os.R_OK | os.W_OK):
         return failure(_PLACE, f"{file} cannot be read and written", f"chown {_whoami()} {file}*")
-    if stat.S_IMODE(file.stat().st_mode) & stat.S_IWOTH:
-        return warning(
-            _PLACE, f"everybody on this machine may write to {file}", f"chmod 600 {file}"
-        )
     return None
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
 from towline.errors import Rejected, Unavailable
-from towline.store.sqlite import path_of, translate
+from towline.store.sqlite import file_of, path_of, translate
 from towline.store.sqlite_library import sqlite3
 
 _OURS: Final = "LIKE 'towline!_%' ESCAPE '!'"
@@ -113,7 +113,4 @@ async def opened(url: str, seconds: float) -> Reading:
 
 def sqlite_file(url: str) -> Path | None:
     """None where the database is elsewhere, or in memory."""
-    if is_postgres(url):
-        return None
-    path = path_of(url)
-    return None if path == ":memory:" else Path(path)
+    return None if is_postgres(url) else file_of(url)

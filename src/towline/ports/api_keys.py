@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 class NewKey(NamedTuple):
     prefix: str
     digest: str
-    """SHA-256 of the key's whole text, in hex."""
+    """As `core.api_keys.sealed` makes it."""
     name: str
     scopes: tuple[str, ...]
 
@@ -42,4 +42,8 @@ class ApiKeyStore(Protocol):
 
     async def revoke(self, prefix: str) -> StoredKey | None:
         """End the key now, or leave the end it has; None if there is no such key."""
+        ...
+
+    async def reseal(self, prefix: str, old: str, new: str) -> bool:
+        """Replace the digest; False if it is not the old one any more."""
         ...

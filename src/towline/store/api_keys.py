@@ -64,6 +64,27 @@ REVOKE = Statement(
     """,
 )
 
+# Where another process was first with the same secret, it is as it should be.
+RESEAL = Statement(
+    "reseal key",
+    {"prefix": "text", "old": "text", "new": "text"},
+    """
+    UPDATE towline_api_keys SET digest = b.new FROM b
+    WHERE towline_api_keys.prefix = b.prefix AND towline_api_keys.digest = b.old
+    RETURNING towline_api_keys.prefix
+    """,
+)
+
+END_SESSIONS = Statement(
+    "end sessions of a key",
+    {"prefix": "text"},
+    """
+    UPDATE towline_sessions SET ended_us = {now} FROM b
+    WHERE towline_sessions.principal = b.prefix AND towline_sessions.ended_us IS NULL
+    RETURNING towline_sessions.id
+    """,
+)
+
 _ONE_ROW = [("",)]
 
 
@@ -92,8 +113,13 @@ class SqlApiKeys:
         return [_stored(row) for row in await self._database.run(LISTING, _ONE_ROW)]
 
     async def revoke(self, prefix: str) -> StoredKey | None:
-        rows = await self._database.run(REVOKE, [(prefix,)])
+        """Its sessions end with it."""
+        one = [(prefix,)]
+        rows, _ = await self._database.run_all([(REVOKE, one), (END_SESSIONS, one)])
         return _stored(rows[0]) if rows else None
+
+    async def reseal(self, prefix: str, old: str, new: str) -> bool:
+        return bool(await self._database.run(RESEAL, [(prefix, old, new)]))
 
 
 def _adding_first(key: NewKey) -> Script[bool]:

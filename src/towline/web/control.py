@@ -20,6 +20,7 @@ from towline.web import (
     pull_routes,
     reconciler_routes,
     run_routes,
+    session_routes,
 )
 from towline.web.auth import Keyring
 from towline.web.control_access import Control, TheControl
@@ -89,6 +90,8 @@ def create_control_app(
         app.state.runs = runs
         app.include_router(run_routes.router)
     if tow is not None and desk is not None:
+        app.state.sessions = desk.sessions
+        app.include_router(session_routes.router)
         app.add_api_route("/", _to_dashboard, methods=["GET", "HEAD"], include_in_schema=False)
         app.mount(HOME, create_dashboard(app.state.control, tow, desk._replace(runs=runs)))
     return app
@@ -123,7 +126,7 @@ async def get_metrics(request: Request, control: TheControl) -> Response:
     """For Prometheus. Needs no key from this machine, else one with the scope `read`."""
     host = request.client.host if request.client is not None else None
     if not is_from_here(host, request.headers.keys()):
-        await control.keyring.check(request.scope["headers"], "read")
+        await control.keyring.check(request.scope["headers"], "read", host)
     if request.app.state.measure is not None:
         await measured(request.app.state.measure)
     body, media_type = figures(request.headers.get("accept", ""))

@@ -12,7 +12,7 @@ from towline.ports.hooks import HookHours
 from towline.ports.inbox import Inbox
 from towline.ports.jobs import Bell, JobStore
 from towline.telemetry import Audit
-from towline.web.auth import Keyring, Principal
+from towline.web.auth import Keyring, Principal, peer_of
 from towline.web.readiness import Readiness
 
 _BEARER = HTTPBearer(auto_error=False, description="A key from `towline keys create`.")
@@ -39,9 +39,9 @@ def control_of(request: Request) -> Control:
 
 
 class Needs:
-    """A dependency: the request has a key with this scope."""
+    """A dependency: the request has a key with this scope, or with any where it is None."""
 
-    def __init__(self, scope: str) -> None:
+    def __init__(self, scope: str | None) -> None:
         self._scope = scope
 
     async def __call__(
@@ -51,9 +51,11 @@ class Needs:
         api_key: Annotated[str | None, Security(_API_KEY)],
     ) -> Principal:
         """The two last arguments are for the OpenAPI; the keyring reads the headers itself."""
-        return await control_of(request).keyring.check(request.scope["headers"], self._scope)
+        keyring = control_of(request).keyring
+        return await keyring.check(request.scope["headers"], self._scope, peer_of(request.scope))
 
 
 TheControl = Annotated[Control, Depends(control_of)]
 Reader = Annotated[Principal, Depends(Needs("read"))]
 Commander = Annotated[Principal, Depends(Needs("command"))]
+Anybody = Annotated[Principal, Depends(Needs(None))]

@@ -39,6 +39,7 @@ from towline.web.answers import (
     messages,
     read_body,
 )
+from towline.web.auth import peer_of
 from towline.web.exchange import KEY_HEADERS, key_of
 
 _RETRY_SECONDS: Final = 5.0
@@ -72,7 +73,9 @@ class Client(Protocol):
 
 
 class Keys(Protocol):
-    async def check(self, headers: Iterable[tuple[bytes, bytes]], scope: str) -> Client:
+    async def check(
+        self, headers: Iterable[tuple[bytes, bytes]], scope: str, peer: str | None
+    ) -> Client:
         """Who is asking, if they may; else a `Problem`."""
         ...
 
@@ -138,7 +141,7 @@ class Mesh:
             problem = Problem(405, "method_not_allowed", f"this takes {route.method}")
             problem.headers.append((b"allow", route.method.encode()))
             raise problem
-        client = await self._keys.check(scope["headers"], route.needs)
+        client = await self._keys.check(scope["headers"], route.needs, peer_of(scope))
         call = _Call(client.name or client.id, client.id, route.subject, scope, receive)
         try:
             return await route.handler(call)

@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from towline.web.exchange import KEY_HEADERS, LONGEST_KEY
-from towline.web.problem_docs import extended
+from towline.web.problem_docs import CODES_MEMBER, extended
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _COMPONENTS: Final = "#/components/schemas/"
@@ -128,6 +128,8 @@ def _settle(operation: _Json, schemas: _Json) -> None:
             response["content"] = content = {PROBLEM_TYPE: media}
         _hoist(content, schemas)
     _hoist(operation.get("requestBody", {}).get("content", {}), schemas)
+    if "unauthorized" in operation["responses"].get("401", {}).get(CODES_MEMBER, ()):
+        operation["responses"] = extended(operation["responses"], "too_many_attempts")
 
 
 def _describe_repeats(document: _Json) -> None:

@@ -59,7 +59,10 @@ _CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "too_many": "more pull requests match than one request may name",
         "bad_digest": "the digest is not that of the result",
     },
-    429: {"queue_full": "too much work is waiting"},
+    429: {
+        "queue_full": "too much work is waiting",
+        "too_many_attempts": "too many wrong keys came from this address",
+    },
     503: {
         "store_unavailable": "the database does not answer",
         "store_full": "the store holds its maximum of records",

@@ -20,6 +20,7 @@ from towline.idempotency.service import IdempotencyService
 from towline.library import Idempotency
 from towline.telemetry import Audit
 from towline.web.answers import App, Problem, Receive, Scope, Send, answer
+from towline.web.auth import peer_of
 from towline.web.exchange import KEY_HEADERS
 from towline.web.idempotency import IdempotencyMiddleware
 from towline.web.store import room_for
@@ -40,8 +41,8 @@ class Caller(Protocol):
 
 
 class Callers(Protocol):
-    async def identify(self, headers: Any) -> Caller:
-        """Whose key it is; else a `Problem`."""
+    async def check(self, headers: Any, scope: None, peer: str | None) -> Caller:
+        """Whose key it is, whatever it may do; else a `Problem`."""
         ...
 
 
@@ -107,7 +108,7 @@ class RepeatableWrites:
                 await app(scope, receive, send)
                 return
             try:
-                scope[_CALLER] = await self._callers.identify(scope["headers"])
+                scope[_CALLER] = await self._callers.check(scope["headers"], None, peer_of(scope))
             except Problem as problem:
                 await answer(send, problem.messages())
                 return

@@ -106,7 +106,7 @@ class WorkerDoor:
         given = {name.decode("latin-1"): value for name, value in scope["headers"]}
         host = scope["client"][0] if scope.get("client") else None
         if not is_from_here(host, given):
-            await self._keyring.check(scope["headers"], "read")
+            await self._keyring.check(scope["headers"], "read", host)
         await measured(self._measure)
         body, media_type = figures(given.get("accept", b"").decode("latin-1"))
         return messages(200, [(b"content-type", media_type.encode())], body)

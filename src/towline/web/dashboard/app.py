@@ -12,11 +12,18 @@ from starlette.routing import Route
 
 from towline.web.answers import Problem
 from towline.web.control_access import Control
-from towline.web.dashboard import audit_routes, demo_strip, fleet_routes, live, sign_in, work_routes
+from towline.web.dashboard import (
+    audit_routes,
+    demo_strip,
+    fleet_routes,
+    live,
+    session_pages,
+    sign_in,
+    work_routes,
+)
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.live import Live
 from towline.web.dashboard.pages import static_file
-from towline.web.dashboard.session import Attempts, Sessions
 from towline.web.dashboard.visits import House, guarded
 from towline.web.tow_access import Tow
 
@@ -53,6 +60,9 @@ _ROUTES: Final = [
     Route("/sign-in", sign_in.ask, methods=_GET),
     Route("/sign-in", sign_in.enter, methods=_POST),
     Route("/sign-out", sign_in.leave, methods=_POST),
+    Route("/sessions", session_pages.sessions, methods=_GET),
+    Route("/sessions/end-others", session_pages.end_others, methods=_POST),
+    Route("/sessions/{id}/end", session_pages.end, methods=_POST),
     Route("/live", live.stream, methods=_GET),
     Route("/pr/{repo:path}/{number}/command", fleet_routes.command, methods=_POST),
     Route("/pr/{repo:path}/{number}", fleet_routes.pull, methods=_GET),
@@ -77,9 +87,7 @@ def create_dashboard(control: Control, tow: Tow, desk: Desk) -> Starlette:
     strip = desk.strip
     routes = [*demo_strip.ROUTES, *_ROUTES] if strip is not None else _ROUTES
     app = Starlette(routes=routes, exception_handlers={HTTPException: _wrong_way})
-    clock = strip.wall_clock if strip is not None else control.clock
-    sessions = Sessions(control.keyring, desk.documents, clock)
-    app.state.house = House(control, tow, desk, sessions, Attempts(control.clock))
+    app.state.house = House(control, tow, desk, desk.sessions)
     app.state.live = watched = Live(desk.insights, tow, control.clock)
     if desk.farewell is not None:
         desk.farewell.tells(watched.close)

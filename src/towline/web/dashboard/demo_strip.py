@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from towline.ports.clock import Clock
 from towline.web.answers import Problem
 from towline.web.dashboard.pages import HOME
 from towline.web.dashboard.sign_in import let_in
@@ -43,11 +42,6 @@ class Strip(Protocol):
 
     code: str
     key: str
-
-    @property
-    def wall_clock(self) -> Clock:
-        """The visitors' time, by which their sessions end."""
-        ...
 
     def figures(self) -> Sequence[Figure]: ...
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from towline.ports.coordination import DocumentStore
 from towline.ports.dashboard import Insights
 from towline.ports.forge import Forge
 from towline.web.dashboard.farewell import Farewell
+from towline.web.dashboard.session import Sessions
 from towline.web.run_routes import Runs
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Desk(NamedTuple):
     """
 
     insights: Insights
-    documents: DocumentStore
+    sessions: Sessions
     runs: Runs | None = None
     audit_file: Path | None = None
     forges: Mapping[str, Forge] = {}

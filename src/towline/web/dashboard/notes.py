@@ -11,5 +11,7 @@ NOTES: Final[Mapping[str, str]] = {
     "redelivered": "The job is queued again.",
     "unblocked": "The run is unblocked and queued, with fresh attempts.",
     "signed-out": "You are signed out.",
+    "session-ended": "The session has ended. Its browser has to sign in again.",
+    "sessions-ended": "All other sessions of your key have ended.",
     "demo": "Done. Watch the fleet: the tow reacts by itself.",
 }

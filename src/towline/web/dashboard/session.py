@@ -1,150 +1,156 @@
-"""Who is signed in: a cookie that is signed, and says whose key was shown and until when.
+"""Who is signed in: a row in the database, and a cookie that opens it.
 
-It is signed with a secret of the database and the digest of that key together. So a session ends
-by itself when its key is revoked, or replaced under the same name in the settings; what the key
-may do is read anew for each request. Every form carries a token that only the session's own pages
-have.
+A cookie reads `<id>.<text>`: the id finds the row, and the row has the digest of the whole cookie,
+sealed with a secret that is not in the database. So a reader of the database has no cookie, and a
+copied cookie is refused once its session has ended. A session also ends when its key is revoked,
+or replaced under the same name in the settings; what the key may do is read anew for each request.
+Every form carries a token that only the session's own pages have.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
+import logging
+import re
 import secrets
-from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-import orjson
-
-from towline.errors import Transient
+from towline.core.signing import SigningSecret
+from towline.errors import TowlineError, Transient
 from towline.ports.clock import Clock
-from towline.ports.coordination import DocumentStore
+from towline.ports.sessions import SessionStore, StoredSession
 from towline.web.auth import Keyring, Principal
 
 SESSION_SECONDS: Final = 12 * 3600
-_DOCUMENT: Final = "dashboard secret"
+SEEN_SECONDS: Final = 60
+"""A session that is used is written at most so often."""
+NEWEST: Final = (2**63 - 1, "")
+_ID_BYTES: Final = 10
 _SECRET_BYTES: Final = 32
-_LONGEST_COOKIE: Final = 1024
-_CONTENTION_ROUNDS: Final = 16
-_MOST_ADDRESSES: Final = 1024
+_COOKIE: Final = re.compile(r"([0-9a-f]{20})\.[A-Za-z0-9_-]{43}", re.ASCII)
+_LONGEST_AGENT: Final = 200
+_log = logging.getLogger("towline.auth")
 
 
 class Session(NamedTuple):
     principal: Principal
-    nonce: str
+    id: str
     expires_us: int
 
 
+class LiveSession(NamedTuple):
+    """A session and whose it is, for lists."""
+
+    principal: Principal
+    row: StoredSession
+
+
 class Sessions:
-    def __init__(self, keyring: Keyring, documents: DocumentStore, clock: Clock) -> None:
+    def __init__(
+        self,
+        keyring: Keyring,
+        store: SessionStore,
+        clock: Clock,
+        secret: Callable[[], SigningSecret],
+    ) -> None:
         self._keyring = keyring
-        self._documents = documents
+        self._store = store
         self._clock = clock
-        self._secret: bytes | None = None
+        self._secret = secret
 
-    async def begin(self, principal: Principal) -> str:
+    async def begin(self, principal: Principal, address: str = "", agent: str = "") -> str:
         """The cookie of somebody whose key was just checked."""
-        claims = {
-            "id": principal.id,
-            "until": self._clock.now_us() + SESSION_SECONDS * 1_000_000,
-            "nonce": secrets.token_urlsafe(16),
-        }
-        body = _encoded(orjson.dumps(claims))
-        signature = await self._signature(principal.id, body)
-        if signature is None:
-            raise Transient("the key was revoked a moment ago")
-        return f"{body}.{signature}"
-
-    async def of(self, cookie: str | None) -> Session | None:
-        """None for a cookie that is missing, forged, too old, or of a key that is no more."""
-        body, _, signature = (cookie or "")[:_LONGEST_COOKIE].partition(".")
-        claims = _claims(body)
-        if claims is None or claims.until <= self._clock.now_us():
-            return None
-        expected = await self._signature(claims.id, body)
-        if expected is None or not hmac.compare_digest(expected.encode(), signature.encode()):
-            return None
-        standing = await self._keyring.standing(claims.id)
+        standing = await self._keyring.standing(principal.id)
         if standing is None:
+            raise Transient("the key was revoked a moment ago")
+        session_id = secrets.token_hex(_ID_BYTES)
+        cookie = f"{session_id}.{secrets.token_urlsafe(_SECRET_BYTES)}"
+        now = self._clock.now_us()
+        end = now + SESSION_SECONDS * 1_000_000
+        await self._store.add(
+            StoredSession(
+                session_id, self._digest(cookie), principal.id, standing.binding, address,
+                _printable(agent), now, now, end, None,
+            )
+        )  # fmt: skip
+        return cookie
+
+    async def of(self, cookie: str | None, address: str = "") -> Session | None:
+        """None for a cookie that is missing, forged, too old or ended, or whose key is no more."""
+        found = _COOKIE.fullmatch(cookie or "")
+        row = await self._store.find(found[1]) if found is not None else None
+        if row is None or row.ended_us is not None or row.expires_us <= self._clock.now_us():
             return None
-        return Session(standing.principal, claims.nonce, claims.until)
+        if not hmac.compare_digest(row.digest, self._digest(cookie or "")):
+            return None
+        principal = await self._principal_of(row)
+        if principal is None:
+            return None
+        await self._saw(row, address)
+        return Session(principal, row.id, row.expires_us)
+
+    async def end(self, session_id: str) -> bool:
+        """False if it has ended before, or is not known."""
+        return await self._store.end(session_id, self._clock.now_us())
+
+    async def end_others(self, session: Session) -> int:
+        """All other sessions of the same key; how many there were."""
+        return await self._store.end_others(session.principal.id, session.id, self._clock.now_us())
+
+    async def find(self, session_id: str) -> LiveSession | None:
+        """A session that is alive."""
+        row = await self._store.find(session_id)
+        if row is None or row.ended_us is not None or row.expires_us <= self._clock.now_us():
+            return None
+        principal = await self._principal_of(row)
+        return LiveSession(principal, row) if principal is not None else None
+
+    async def listing(
+        self, principal_id: str | None, most: int, before: tuple[int, str] = NEWEST
+    ) -> tuple[list[LiveSession], tuple[int, str] | None]:
+        """Those that are alive, of one key or of all, and where the next page begins."""
+        now = self._clock.now_us()
+        rows = await self._store.listing(principal_id, before, now, most + 1)
+        owners = [await self._principal_of(row) for row in rows[:most]]
+        found = [LiveSession(who, row) for who, row in zip(owners, rows, strict=False) if who]
+        last = rows[most - 1] if len(rows) > most else None
+        return found, (last.created_us, last.id) if last is not None else None
+
+    async def sweep(self, most: int) -> int:
+        """Delete so many that expired; how many there were."""
+        return await self._store.sweep(self._clock.now_us(), most)
 
     async def token(self, about: str) -> str:
-        """What forms carry: for a session its nonce, before one what the visitor's cookie says."""
-        return _mac(await self._own_secret(), f"form {about}")
+        """What forms carry: for a session its id, before one what the visitor's cookie says."""
+        return _encoded(self._secret().mac("form", about.encode()))
 
     async def is_token(self, about: str, given: str) -> bool:
         return hmac.compare_digest((await self.token(about)).encode(), given.encode())
 
-    async def _signature(self, principal_id: str, body: str) -> str | None:
-        standing = await self._keyring.standing(principal_id)
-        if standing is None:
+    def _digest(self, cookie: str) -> str:
+        return self._secret().mac("session", cookie.encode()).hex()
+
+    async def _principal_of(self, row: StoredSession) -> Principal | None:
+        standing = await self._keyring.standing(row.principal)
+        if standing is None or not hmac.compare_digest(standing.binding, row.binding):
             return None
-        return _mac(_mac(await self._own_secret(), standing.digest).encode(), f"session {body}")
+        return standing.principal
 
-    async def _own_secret(self) -> bytes:
-        """The same for every process on the database; whoever comes first makes it."""
-        for _ in range(_CONTENTION_ROUNDS):
-            if self._secret is not None:
-                return self._secret
-            document = await self._documents.read(_DOCUMENT)
-            if document.body:
-                self._secret = bytes.fromhex(document.body)
-            else:
-                fresh = secrets.token_hex(_SECRET_BYTES)
-                await self._documents.swap(_DOCUMENT, document.version, fresh)
-        raise Transient("the dashboard's secret cannot be read")
-
-
-def _mac(key: bytes, text: str) -> str:
-    return _encoded(hmac.new(key, text.encode(), hashlib.sha256).digest())
+    async def _saw(self, row: StoredSession, address: str) -> None:
+        now = self._clock.now_us()
+        if now - row.seen_us < SEEN_SECONDS * 1_000_000:
+            return
+        try:
+            await self._store.saw(row.id, address or row.address, now)
+        except TowlineError as error:  # a page may be read while nothing can be written
+            _log.info("it is not noted that session %s was used: %s", row.id, error)
 
 
 def _encoded(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-class _Claims(NamedTuple):
-    id: str
-    until: int
-    nonce: str
-
-
-def _claims(body: str) -> _Claims | None:
-    try:
-        raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
-        found = orjson.loads(raw)
-        claims = _Claims(found["id"], found["until"], found["nonce"])
-    except (ValueError, KeyError, TypeError):
-        return None
-    wanted = (str, int, str)
-    fits = all(isinstance(one, kind) for one, kind in zip(claims, wanted, strict=True))
-    return claims if fits else None
-
-
-class Attempts:
-    """Bounds how often somebody may try keys: so many refusals a minute, from one address."""
-
-    def __init__(self, clock: Clock, most: int = 10, seconds: float = 60.0) -> None:
-        self._clock = clock
-        self._most = most
-        self._seconds = seconds
-        self._failed: dict[str, deque[float]] = {}
-
-    def wait(self, address: str) -> float:
-        """Seconds until this address may try again; zero if it may now."""
-        failed = self._failed.get(address)
-        now = self._clock.monotonic()
-        while failed and failed[0] <= now - self._seconds:
-            failed.popleft()
-        if not failed or len(failed) < self._most:
-            return 0.0
-        return failed[0] + self._seconds - now
-
-    def count(self, address: str) -> None:
-        failed = self._failed.pop(address, None) or deque(maxlen=self._most)
-        failed.append(self._clock.monotonic())
-        while len(self._failed) >= _MOST_ADDRESSES:
-            del self._failed[next(iter(self._failed))]
-        self._failed[address] = failed
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:_LONGEST_AGENT])

@@ -9,16 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from towline.web.answers import Problem
-from towline.web.auth import Principal
+from towline.web.auth import Principal, peer_of
 from towline.web.dashboard.notes import NOTES
 from towline.web.dashboard.pages import HOME, duration, rendered
 from towline.web.dashboard.session import SESSION_SECONDS
 from towline.web.dashboard.visits import (
     COOKIE,
     Form,
-    House,
     Visit,
     action,
+    address_of,
     check_token,
     form_of,
     guarded,
@@ -44,49 +44,59 @@ async def enter(request: Request) -> Response:
     visitor = request.cookies.get(VISITOR, "")
     await check_token(house.sessions, f"visitor {visitor}", form)
     onward = _next(form.get("next", ""))
-    address = request.client.host if request.client else ""
-    wait = house.attempts.wait(address)
-    if wait:
-        said = f"Too many wrong keys. Try again in {duration(wait + 1)}."
-        refused = await _asking(request, onward, said, 429)
-        refused.headers["retry-after"] = str(int(wait) + 1)
-        return refused
     try:
-        principal = await _checked(house, form.get("key", ""))
+        principal = await _checked(request, form.get("key", ""))
     except Problem as problem:
-        if problem.status not in (401, 403):
+        if problem.status not in (401, 403, 429):
             raise
-        house.attempts.count(address)
-        return await _asking(request, onward, _complaint(problem), problem.status)
+        return await _refused(request, onward, problem)
     return await let_in(request, principal, onward)
 
 
 async def let_in(request: Request, principal: Principal, onward: str) -> Response:
     """A session for somebody whose key was checked."""
-    house = house_of(request)
-    address = request.client.host if request.client else ""
+    house, address = house_of(request), address_of(request)
     house.control.audit(
         "SIGNED_IN", by=principal.name or principal.id, key=principal.id, address=address
     )
     response = went(onward)
-    _set(request, response, COOKIE, await house.sessions.begin(principal), SESSION_SECONDS)
+    agent = request.headers.get("user-agent", "")
+    cookie = await house.sessions.begin(principal, address, agent)
+    _set(request, response, COOKIE, cookie, SESSION_SECONDS)
     return response
 
 
 @action("read")
 async def leave(visit: Visit, form: Form) -> Response:
+    """A copy of the cookie opens nothing any more."""
+    await visit.house.sessions.end(visit.session.id)
     visit.control.audit("SIGNED_OUT", by=visit.name, key=visit.principal.id)
     response = went(f"{HOME}/sign-in", "signed-out")
     _set(visit.request, response, COOKIE, "", 0)
     return response
 
 
-async def _checked(house: House, text: str) -> Principal:
+async def _checked(request: Request, text: str) -> Principal:
+    """The key of the form, as if it were a header beside those of the proxies."""
     key = text.strip()[:_LONGEST_KEY].encode("utf-8", "replace")
-    return await house.control.keyring.check([(b"x-api-key", key)], "read")
+    other = (b"x-api-key", b"authorization")
+    headers = [(name, value) for name, value in request.scope["headers"] if name not in other]
+    keyring = house_of(request).control.keyring
+    return await keyring.check([*headers, (b"x-api-key", key)], "read", peer_of(request.scope))
+
+
+async def _refused(request: Request, onward: str, problem: Problem) -> Response:
+    response = await _asking(request, onward, _complaint(problem), problem.status)
+    for name, value in problem.headers:
+        if name == b"retry-after":
+            response.headers["retry-after"] = value.decode()
+    return response
 
 
 def _complaint(problem: Problem) -> str:
+    if problem.status == 429:
+        wait = next(int(value) for name, value in problem.headers if name == b"retry-after")
+        return f"Too many wrong keys. Try again in {duration(wait)}."
     if problem.status == 403:
         return "This key may not read. Use one with the scope read, command or admin."
     return "That key is not valid."

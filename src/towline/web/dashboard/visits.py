@@ -14,12 +14,12 @@ from starlette.responses import RedirectResponse, Response
 from towline.core.api_keys import allows
 from towline.errors import TowlineError
 from towline.web.answers import Hangup, Problem, read_body
-from towline.web.auth import Principal
+from towline.web.auth import Principal, peer_of
 from towline.web.control_access import Control
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.notes import NOTES
 from towline.web.dashboard.pages import GUARDS, HOME, query, rendered
-from towline.web.dashboard.session import Attempts, Session, Sessions
+from towline.web.dashboard.session import Session, Sessions
 from towline.web.pull_routes import refusal_of
 from towline.web.tow_access import Tow
 
@@ -39,7 +39,6 @@ class House:
     tow: Tow
     desk: Desk
     sessions: Sessions
-    attempts: Attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def action(scope: str) -> Callable[[Action], Endpoint]:
             if visit is None:
                 return _to_sign_in(request)
             form = await form_of(request)
-            await check_token(visit.house.sessions, visit.session.nonce, form)
+            await check_token(visit.house.sessions, visit.session.id, form)
             _require(visit, scope)
             return await acted(visit, form)
 
@@ -134,12 +133,18 @@ def action(scope: str) -> Callable[[Action], Endpoint]:
     return decorate
 
 
+def address_of(request: Request) -> str:
+    """The visitor's own, also behind a proxy that the settings trust."""
+    keyring = house_of(request).control.keyring
+    return keyring.client_of(request.scope["headers"], peer_of(request.scope))
+
+
 async def visit_of(request: Request) -> Visit | None:
     house = house_of(request)
-    session = await house.sessions.of(request.cookies.get(COOKIE))
+    session = await house.sessions.of(request.cookies.get(COOKIE), address_of(request))
     if session is None:
         return None
-    return Visit(request, house, session, await house.sessions.token(session.nonce))
+    return Visit(request, house, session, await house.sessions.token(session.id))
 
 
 async def form_of(request: Request) -> Form:
