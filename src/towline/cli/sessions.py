@@ -25,7 +25,7 @@ _All = Annotated[bool, typer.Option("--all", help="End every session.")]
 
 @sessions.command("list")
 def listing(config: Config = None, json: Json = False) -> None:
-    """Show who is signed in to the dashboard, the newest first."""
+    """List the sessions of the dashboard, the newest first."""
     found = [_shown(one) for one in waiting.run("Reading the sessions", _listed(config))]
     if json:
         print_json(found)
@@ -34,7 +34,7 @@ def listing(config: Config = None, json: Json = False) -> None:
 
     show_sessions(found)
     if not found:
-        typer.echo("nobody is signed in", err=True)
+        typer.echo("there are no sessions", err=True)
 
 
 @sessions.command("revoke")
@@ -48,7 +48,7 @@ def revoke(
     if json:
         print_json({"ended": ended})
         return
-    typer.echo("\n".join(f"{one} has ended" for one in ended) or "nobody was signed in")
+    typer.echo("\n".join(f"{one} has ended" for one in ended) or "there were no sessions")
 
 
 async def _listed(config: Path | None) -> list[StoredSession]:

@@ -1,4 +1,4 @@
-"""Sessions of the dashboard, to look at and to end: an admin's all, anybody else's own."""
+"""Lists and ends sessions of the dashboard: all of them for an admin, else those of the key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/api", responses=documented(401, 403, 422, 503))
 
 
 class SessionOut(BaseModel):
-    """Somebody who is signed in to the dashboard."""
+    """A session of the dashboard."""
 
     id: str
     key: str = Field(description="The prefix of the API key, or `settings:NAME`.")
@@ -65,7 +65,7 @@ class SessionEnded(BaseModel):
 async def list_sessions(
     request: Request, who: Anybody, limit: Limit = 50, cursor: _Cursor = None
 ) -> Page[SessionOut]:
-    """Who is signed in, the newest first; without the scope `admin`, with the same key alone."""
+    """The sessions, the newest first; without the scope `admin`, those of the same key alone."""
     at, _, last = (cursor or "").partition("-")
     before = (int(at), last) if cursor else NEWEST
     found, following = await _sessions(request).listing(only_own(who), limit, before)

@@ -1,4 +1,4 @@
-"""Who is signed in: a row in the database, and a cookie that opens it.
+"""Sessions of the dashboard: a row in the database, and a cookie that opens it.
 
 A cookie reads `<id>.<text>`: the id finds the row, and the row has the digest of the whole cookie,
 sealed with a secret that is not in the database. So a reader of the database has no cookie, and a
@@ -41,7 +41,7 @@ class Session(NamedTuple):
 
 
 class LiveSession(NamedTuple):
-    """A session and whose it is, for lists."""
+    """A session with the key it belongs to, for lists."""
 
     principal: Principal
     row: StoredSession
@@ -61,7 +61,7 @@ class Sessions:
         self._secret = secret
 
     async def begin(self, principal: Principal, address: str = "", agent: str = "") -> str:
-        """The cookie of somebody whose key was just checked."""
+        """A new session for a key that was just checked; its cookie."""
         standing = await self._keyring.standing(principal.id)
         if standing is None:
             raise Transient("the key was revoked a moment ago")

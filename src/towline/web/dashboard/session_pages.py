@@ -1,4 +1,4 @@
-"""Where one is signed in, and how to end that: an admin sees everybody's sessions."""
+"""The page of sessions: an admin sees all, anybody else those of the same key."""
 
 from __future__ import annotations
 
