@@ -58,10 +58,8 @@ async def test_what_holds_is_found_out() -> None:
 async def test_landlock_alone_keeps_files_and_connections_away(
     folder: Path, tmp_path: Path
 ) -> None:
-    """Without namespaces: no file beside its own, no TCP, no signal to others.
-
-    It does not count as isolation, since a socket in the file system can still be connected to.
-    """
+    """Without namespaces: no file beside its own, no TCP; it counts for nothing all the same."""
+    # A socket in the file system, such as that of a database, can still be connected to.
     sandbox = LimitsSandbox(use=["landlock"])
     if not landlock_version():
         pytest.skip("this kernel has no Landlock")
