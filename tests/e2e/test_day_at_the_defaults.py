@@ -45,18 +45,19 @@ async def test_a_day_at_the_defaults(sql_url: str, tmp_path: Path) -> None:
         began = time.time()
         await crowd.send(failing, at_a_time=16)
         took = time.time() - began
-        opened = [event_of(number, 0) for number in PULLS]
-        await crowd.send(opened, at_a_time=16)
-        await until(lambda: all_are_known(client), SOON)
-        checks = [event_of(number, step) for step in range(1, 8) for number in PULLS]
-        await crowd.send(checks, at_a_time=16)
-        day = opened + checks
-        ended = time.monotonic()
-        assert {one.delivery_id for one in day} == of_status(crowd, day, "accepted")
         late = of_status(crowd, failing, "throttled_delayed")
         assert 10 - took / INTERVAL <= len(late) <= 10
         assert len(of_status(crowd, failing, "accepted")) == 40 - len(late)
-        await the_runs_start_in_turn(client, began, len(late))
+        async with asyncio.TaskGroup() as beside:
+            beside.create_task(the_runs_start_in_turn(client, began, len(late)))
+            opened = [event_of(number, 0) for number in PULLS]
+            await crowd.send(opened, at_a_time=16)
+            await until(lambda: all_are_known(client), SOON)
+            checks = [event_of(number, step) for step in range(1, 8) for number in PULLS]
+            await crowd.send(checks, at_a_time=16)
+            ended = time.monotonic()
+        day = opened + checks
+        assert {one.delivery_id for one in day} == of_status(crowd, day, "accepted")
         while wrong := await in_another_state(client):
             assert time.monotonic() < ended + SOON, wrong
 
@@ -81,7 +82,7 @@ async def the_runs_start_in_turn(client: httpx2.AsyncClient, began: float, late:
                 assert tried >= due.get(one["run_key"], 0.0)
         return len(runs) == 40 and all(one["attempt_count"] for one in runs)
 
-    await until(all_have_begun, SOON)
+    await until(all_have_begun, 2 * SOON)
     turns = sorted(due.values())
     assert late - 4 <= len(turns) <= late  # the first may have begun before anybody looked
     gaps = [later - earlier for earlier, later in itertools.pairwise(turns)]

@@ -329,7 +329,7 @@ async def test_over_its_rate_a_repository_starts_runs_in_turn(sql_url: str) -> N
 async def test_over_its_rate_an_organisation_waits(sql_url: str) -> None:
     """The same over all of its repositories, by the setting for it; other owners do not notice."""
     names = ["acme/one", "acme/two", "acme/three", "others/one"]
-    tables = {"ingest": {"org_rate_per_minute": 2}, "fix": {"repos": names}}
+    tables: dict[str, Any] = {"ingest": {"org_rate_per_minute": 2}, "fix": {"repos": names}}
     async with front_door(sql_url, **tables) as door:
         answers = [await door.post(failure(name, 1)) for name in names]
         assert [answer.status_code for answer in answers] == [202, 202, 200, 202]
