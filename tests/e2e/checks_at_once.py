@@ -138,7 +138,8 @@ async def told(url: str, port: int, parcels: Sequence[Parcel]) -> dict[int, str]
     assert not crowd.surprises
     async with looking_at(url) as database:
         await nothing_left(database)
-        return dict(await database.run(STATES, [(0,)]))
+        rows = await database.run(STATES, [(0,)])
+    return {int(row[0]): str(row[1]) for row in rows}
 
 
 class Count(NamedTuple):
