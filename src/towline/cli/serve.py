@@ -24,7 +24,7 @@ from towline.errors import Rejected
 from towline.service import Service
 from towline.settings import ServeSettings, Settings, load
 from towline.web.answers import App
-from towline.web.http_protocol import Edge, EdgeLimits, HttpProtocol, protocol_for
+from towline.web.http_protocol import Edge, EdgeLimits, SilentConnection, connections_for
 
 _GRACE_SECONDS = 10
 _MOST_FILES = 65_536
@@ -112,7 +112,7 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def guarded(service: Service) -> type[HttpProtocol]:
+def guarded(service: Service) -> type[SilentConnection]:
     """The protocol of all ports of this process: they share one budget."""
     settings = service.settings
     limits = EdgeLimits(
@@ -121,7 +121,7 @@ def guarded(service: Service) -> type[HttpProtocol]:
         settings.ingest.max_inflight_bytes,
         _room_for_connections(),
     )
-    return protocol_for(Edge(limits, service.hosts()))
+    return connections_for(Edge(limits, service.hosts()))
 
 
 def _room_for_connections() -> float:
@@ -142,7 +142,7 @@ def _room_for_connections() -> float:
     return max(soft - _FILES_FOR_THE_REST, soft // 2) if soft > 0 else inf
 
 
-def server_of(app: App, http: type[HttpProtocol]) -> uvicorn.Server:
+def server_of(app: App, http: type[SilentConnection]) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http=http,

@@ -23,9 +23,11 @@ once would make the kernel reset the connection, and the client might not see th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from asyncio import TimerHandle
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from typing import Any, Final
 
@@ -69,8 +71,55 @@ class Edge:
         self.connections = 0
 
 
+class SilentConnection(asyncio.Protocol):
+    """A connection that has said nothing yet, of which there may be thousands.
+
+    It costs a tenth of one that speaks, which takes over at the first byte. `edge` is set by
+    `connections_for`.
+    """
+
+    edge: Edge
+    __slots__ = ("_given", "_timer", "_transport")
+
+    def __init__(self, **given: Any) -> None:
+        self._given = given
+        self._transport: Any = None
+        self._timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        edge = self.edge
+        edge.connections += 1
+        if edge.connections > edge.limits.max_connections:
+            transport.abort()
+            return
+        self._given["server_state"].connections.add(self)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(edge.limits.head_seconds, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        self._leave()
+        speaking = protocol_for(self.edge)(**self._given)
+        self._transport.set_protocol(speaking)
+        speaking.connection_made(self._transport)
+        speaking.data_received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self.edge.connections -= 1
+        self._given["server_state"].connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def shutdown(self) -> None:
+        """uvicorn calls this when it stops."""
+        self._transport.close()
+
+
 class HttpProtocol(HttpToolsProtocol):
-    """A connection. `edge` is set by `protocol_for`."""
+    """A connection that speaks. `edge` is set by `protocol_for`."""
 
     edge: Edge
 
@@ -102,13 +151,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        edge = self.edge
-        edge.connections += 1
-        if edge.connections > edge.limits.max_connections:
-            self._stage = _ENDED
-            transport.abort()
-            return
-        self._set_due(edge.limits.head_seconds)
+        self.edge.connections += 1
+        self._set_due(self.edge.limits.head_seconds)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:
@@ -228,8 +272,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._hang_up(self._refusal)
             return
         self.flow.resume_reading()
-        if self._stage != _HEAD:  # a body that comes too late has as long to end
-            self._set_due(self.timeout_keep_alive)
+        if self._stage == _HEAD:
+            return
+        if self._stage == _IDLE:  # what is kept for a request goes before the next one comes
+            self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
+        self._set_due(self.timeout_keep_alive)  # a body that comes too late has as long to end
 
     # ------------------------------------------------------------------ of the parser
 
@@ -406,6 +453,12 @@ def _busy() -> Problem:
     return problem.retry_after(1)
 
 
+@lru_cache(maxsize=4)
 def protocol_for(edge: Edge) -> type[HttpProtocol]:
     """uvicorn makes its protocols by itself, so that they find what they need on their class."""
     return type("HttpProtocol", (HttpProtocol,), {"edge": edge})
+
+
+def connections_for(edge: Edge) -> type[SilentConnection]:
+    """What uvicorn makes for each connection."""
+    return type("SilentConnection", (SilentConnection,), {"edge": edge, "__slots__": ()})
