@@ -154,24 +154,47 @@ async def test_a_trailer_is_no_header(sqlite_url: str) -> None:
         assert (await answered(door, head + chunk + trailer)).status == 401
 
 
-async def test_one_budget_for_all_connections(sqlite_url: str, is_control: bool) -> None:
-    """Half heads on one port leave no room for a body on the other: 503, until they are gone."""
+async def test_one_budget_for_all_connections(sqlite_url: str) -> None:
+    """Half a body on one connection leaves no room for another: 503, until it is gone."""
     async with ports(sqlite_url, ingest={"max_inflight_bytes": 20_000}) as door:
-        half = request(HOST, "x-long: " + "v" * 15_000)[:-2]
+        target = "POST /webhooks/github HTTP/1.1"
+        half = request(HOST, "content-length: 20000", target=target) + b"v" * 15_000
         knock = shared("ci/drone", run_of(1) | {"note": "x" * 9000})
-        async with door.wire(door.control_port if is_control else None) as wire:
+        async with door.wire() as wire:
             await wire.send(half)
 
             async def full() -> bool:
                 return door.edge.held > 15_000
 
-            await until(full, "the half head is counted")
+            await until(full, "the half body is counted")
             answer = await door.post(knock)
             assert (answer.status_code, answer.json()["code"]) == (503, "busy")
             assert int(answer.headers["retry-after"]) >= 1
+            target = "POST /api/reconciler/run HTTP/1.1"
+            sent = request(HOST, "content-length: 9000", target=target) + b"v" * 9000
+            assert is_refusal(await answered(door, sent, is_control=True), 503, "busy")
         await until(lambda: nothing_held(door), "nothing is held any more")
         assert (await door.post(knock)).status_code == 202
         await until(lambda: nothing_held(door), "an answered delivery is not held")
+
+
+async def test_half_heads_have_a_part_of_the_budget(sqlite_url: str, is_control: bool) -> None:
+    """What is too much for it is 503, over both ports; heads that come whole are not concerned."""
+    half = request(HOST, "x-long: " + "v" * 15_000)[:-2]
+    async with ports(sqlite_url, ingest={"max_inflight_bytes": 640_000}) as door:
+        async with door.wire() as first:
+            await first.send(half)
+
+            async def counted() -> bool:
+                return door.edge.half_heads > 15_000
+
+            await until(counted, "the half head is counted")
+            reply = await answered(door, half, is_control)
+            assert is_refusal(reply, 503, "busy")
+            assert int(reply.headers["retry-after"]) >= 1
+            assert (await answered(door, half + b"\r\n", is_control)).status == 200
+        await until(lambda: nothing_held(door), "nothing is held any more")
+        assert door.edge.half_heads == 0
 
 
 async def test_pipelining_is_bounded(sqlite_url: str) -> None:

@@ -40,6 +40,7 @@ from towline.web.hosts import Hosts
 MOST_HEAD_BYTES: Final = 32_768
 MOST_HEAD_LINES: Final = 100
 _MOST_PIPELINED: Final = 64
+_PART_OF_HALF_HEADS: Final = 32
 _SLICE: Final = 16_384
 """What the parser is fed at a time: it can keep back no more than this unnoticed."""
 _LINGER_SECONDS: Final = 1.0
@@ -68,7 +69,19 @@ class Edge:
         self.hosts = hosts
         self.held = 0
         """Bytes that were sent and are not answered yet."""
+        self.half_heads = 0
+        """The part of them that is the beginning of a head."""
         self.connections = 0
+
+    def check(self) -> None:
+        """Raise a `Problem` where there are too many.
+
+        Half heads have a small part of the budget. Most heads come whole, and need none of it.
+        """
+        most = self.limits.max_bytes
+        if self.held > most or self.half_heads > most // _PART_OF_HALF_HEADS:
+            problem = Problem(503, "busy", "too many bytes of requests at once; try again soon")
+            raise problem.retry_after(1)
 
 
 class SilentConnection(asyncio.Protocol):
@@ -139,6 +152,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._codings: bytes | None = None
         self._held = 0
         """Of this connection in the budget, beside its bodies."""
+        self._half = 0
+        """The part of it that is half a head."""
         self._bodies: list[int] = []
         """Of each request that is not answered yet, in their order."""
         self._timed = _IDLE
@@ -166,7 +181,8 @@ class HttpProtocol(HttpToolsProtocol):
     def _let_go(self) -> None:
         """Nothing of what this connection sent is needed any more."""
         self.edge.held -= self._held + sum(self._bodies)
-        self._held = 0
+        self.edge.half_heads -= self._half
+        self._held = self._half = 0
         self._bodies.clear()
 
     def data_received(self, data: bytes | memoryview) -> None:
@@ -213,17 +229,19 @@ class HttpProtocol(HttpToolsProtocol):
         stage = self._stage
         if stage == _IDLE and not self._held:
             return
-        held = 0
+        edge = self.edge
+        half = held = 0
         if stage == _HEAD:
-            held = self._first + self._unheard
+            half = held = self._first + self._unheard
         elif stage == _BODY:
             self._head = self._head or self._size_of_head()
             held = self._head + self._unheard
         more, self._held = held - self._held, held
-        edge = self.edge
         edge.held += more
-        if more > 0 and edge.held > edge.limits.max_bytes:
-            raise _busy()
+        edge.half_heads += half - self._half
+        self._half = half
+        if more > 0:
+            edge.check()
         if stage not in (_IDLE, self._timed):
             self._timed = stage
             limits = edge.limits
@@ -361,7 +379,7 @@ class HttpProtocol(HttpToolsProtocol):
         edge.held += count
         self._bodies[-1] += count
         if edge.held > edge.limits.max_bytes:
-            raise _busy()
+            edge.check()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -446,11 +464,6 @@ def _too_long() -> Problem:
 
 def _slow_head(seconds: float) -> Problem:
     return Problem(408, "too_slow", f"the head did not arrive within {seconds:g} s")
-
-
-def _busy() -> Problem:
-    problem = Problem(503, "busy", "too many bytes of requests at once; try again in a moment")
-    return problem.retry_after(1)
 
 
 @lru_cache(maxsize=4)
