@@ -69,6 +69,7 @@ def place(bare_postgres_url: str, tmp_path: Path) -> Iterator[Place]:
     settings = {
         "TOWLINE_DATABASE_URL": bare_postgres_url,
         "TOWLINE_GITHUB__WEBHOOK_SECRETS": f'["{SECRET}"]',
+        "TOWLINE_SERVE__ALLOWED_HOSTS": "towline.example",
         "TOWLINE_API_KEYS__ADMIN__KEY": "a-key-of-the-admin-plane",
         "TOWLINE_API_KEYS__ADMIN__SCOPES": '["admin"]',
     }

@@ -106,6 +106,7 @@ async def delivering(port: int, count: int) -> list[int]:
             await reader.readexactly(int(length[1]))
             statuses.append(int(head[9:12]))
         writer.close()
+        await writer.wait_closed()
 
     await asyncio.gather(*(one() for _ in range(CALLERS)))
     return statuses
