@@ -202,11 +202,11 @@ class HttpProtocol(HttpToolsProtocol):
         except Problem as problem:
             self._refuse(problem)
         except httptools.HttpParserError as error:
-            problem = error.__context__  # of a callback of ours
-            if not isinstance(problem, Problem):
+            cause = error.__context__  # of a callback of ours
+            if not isinstance(cause, Problem):
                 self.logger.warning("Invalid HTTP request received.")
-                problem = _bad_request("this is not a request that HTTP allows")
-            self._refuse(problem)
+                cause = _bad_request("this is not a request that HTTP allows")
+            self._refuse(cause)
 
     def _feed(self, data: bytes | memoryview) -> None:
         """A head that comes whole in one piece needs no count of its bytes: it is short enough."""
