@@ -76,11 +76,11 @@ class IdempotencySettings(Table):
     enabled: bool = True
     """Whether the submit API deduplicates by key."""
     ttl_sec: Seconds = 86400
-    """How long a completed request answers for its key."""
+    """How long a completed request, or the answer to a repeatable write, answers for its key."""
     failed_ttl_sec: Seconds = 3600
     """The same for a failed one."""
     lock_ttl_sec: Seconds = 300
-    """How long a holder is trusted without a heartbeat."""
+    """How long a key stays in flight after the process that worked on it has died."""
     max_attempts: Count = 3
     """After which a failing key is answered with its last error."""
     max_cached_bytes: Count = 16384
