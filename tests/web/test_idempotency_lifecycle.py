@@ -29,8 +29,8 @@ MEMORY = "memory://"
 def closed_till(**options: Any) -> tuple[Till, towline.IdempotencyMiddleware]:
     till = Till()
     till.gate.clear()
-    options = {"store_url": MEMORY, "tenant": one_shop} | options
-    return till, towline.IdempotencyMiddleware(plain_app(till), **options)
+    given: dict[str, Any] = {"store_url": MEMORY, "tenant": one_shop} | options
+    return till, towline.IdempotencyMiddleware(plain_app(till), **given)
 
 
 async def replay_of(app: towline.IdempotencyMiddleware) -> Reply:

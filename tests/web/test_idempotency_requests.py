@@ -31,7 +31,7 @@ class Echo:
 
 def guarded(**options: Any) -> tuple[towline.IdempotencyMiddleware, Echo]:
     echo = Echo()
-    given = {"store_url": "memory://", "tenant": one_shop} | options
+    given: dict[str, Any] = {"store_url": "memory://", "tenant": one_shop} | options
     return towline.IdempotencyMiddleware(echo, **given), echo
 
 

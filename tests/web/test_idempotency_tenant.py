@@ -203,7 +203,7 @@ async def test_a_user_without_a_name_is_nobody(user: Any) -> None:
 
 
 def guarded(till: Till, **options: Any) -> towline.IdempotencyMiddleware:
-    given = {"store_url": "memory://", "tenant": one_shop} | options
+    given: dict[str, Any] = {"store_url": "memory://", "tenant": one_shop} | options
     return towline.IdempotencyMiddleware(plain_app(till), **given)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import httpx2
 import pytest
 
@@ -108,6 +111,7 @@ async def test_every_write_of_the_table_is_repeatable(local: FrontDoor) -> None:
     (held,) = await service.jobs.claim(Wish([OWN_QUEUE], "w", 1, 60_000_000, 1))
     assert await service.jobs.settle(Settlement(held.id, held.token, "done"))
     await client.post("/mesh/submit_request", json=SUBMISSION, headers=AS_OPERATOR)
+    sent: list[httpx2.Response] = []
     writes: list[tuple[str, Any]] = [
         (f"{path}/command", REBUILD),
         ("/api/prs/commands", REBUILD | {"prs": ["octo-org/app#7"]}),
@@ -204,8 +208,8 @@ async def test_authentication_comes_first(local: FrontDoor) -> None:
 async def test_a_key_of_bad_form_is_refused(local: FrontDoor, header: str, key: str) -> None:
     """400 `key_invalid` at every write, and nothing is queued."""
     path = f"{await tow(local.service)}/command"
-    headers = [(name, value.encode()) for name, value in AS_OPERATOR.items()]
-    headers.append((header.lower(), key.encode("latin-1")))
+    headers = [(name.encode(), value.encode()) for name, value in AS_OPERATOR.items()]
+    headers.append((header.lower().encode(), key.encode("latin-1")))
     for target, body in ((path, REBUILD), ("/mesh/submit_request", SUBMISSION)):
         answer = await local.client.post(target, json=body, headers=headers)
         assert is_problem(answer, 400, "key_invalid"), answer.text
@@ -289,12 +293,13 @@ async def test_a_crash_before_the_answer_is_recorded_makes_no_second_job(
         await tow(door.service, 2)
         body = REBUILD | ({"prs": ["octo-org/app#1", "octo-org/app#2"]} if many else {})
         path = "/api/prs/commands" if many else path
-        door.service._ledger.complete = _dies  # type: ignore[method-assign]
+        await on_database(sql_url, *_FORBID[door.service.database.dialect])
         first = await door.client.post(path, json=body, headers=with_key("k"))
         assert first.status_code == 202
         held = await door.client.post(path, json=body, headers=with_key("k"))
         assert is_problem(held, 409, "in_flight")
         before = [job.id for job in await commands_of(door)]
+        await on_database(sql_url, *_ALLOW[door.service.database.dialect])
     clock.advance(301)
     async with writes_on(sql_url, clock=clock, **TOKENS) as door:
         again = await door.client.post(path, json=body, headers=with_key("k"))
@@ -304,9 +309,40 @@ async def test_a_crash_before_the_answer_is_recorded_makes_no_second_job(
         assert replayed(await door.client.post(path, json=body, headers=with_key("k")))
 
 
-async def _dies(*_: object) -> bool:
-    """As if the process had ended here."""
-    raise OSError("the process is gone")
+_FORBID = {
+    "sqlite": [
+        (
+            "CREATE TRIGGER gone BEFORE UPDATE ON towline_records WHEN NEW.status = 'completed' "
+            "BEGIN SELECT RAISE(ABORT, 'gone'); END"
+        )
+    ],
+    "postgresql": [
+        (
+            "CREATE FUNCTION gone() RETURNS trigger AS $$ BEGIN IF NEW.status = 'completed' THEN "
+            "RAISE EXCEPTION 'gone'; END IF; RETURN NEW; END $$ LANGUAGE plpgsql"
+        ),
+        "CREATE TRIGGER gone BEFORE UPDATE ON towline_records FOR EACH ROW EXECUTE FUNCTION gone()",
+    ],
+}
+"""As a process leaves it that ends before its answer is recorded: the claim stands, alone."""
+_ALLOW = {
+    "sqlite": ["DROP TRIGGER gone"],
+    "postgresql": ["DROP TRIGGER gone ON towline_records"],
+}
+
+
+async def on_database(url: str, *statements: str) -> None:
+    if url.startswith("sqlite"):
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            for statement in statements:
+                file.execute(statement)
+        return
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
 
 
 async def test_a_request_without_a_key_costs_no_statement(local: FrontDoor) -> None:
