@@ -74,7 +74,7 @@ lock: $(UV) ## resolve the requirements again and write the lock files
 	$(COMPILE) $(LOCK_ARGS) requirements-fuzz.in -c requirements-dev.lock -o requirements-fuzz.lock
 
 clean: ## remove the virtual environment and everything that was built
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(UV):

@@ -1,0 +1,29 @@
+"""Every module can be imported, with the dependencies that are installed."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import towline
+
+_RUN_BY_OTHERS = ("__main__", "migrations.env")
+"""The command line itself, and what only Alembic starts."""
+
+MODULES = sorted(
+    found.name
+    for found in pkgutil.walk_packages(towline.__path__, "towline.")
+    if not found.name.endswith(_RUN_BY_OTHERS)
+)
+
+
+def test_every_module_can_be_imported() -> None:
+    """None needs a dependency, or a name in one, that is not there."""
+    broken = {}
+    for name in MODULES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            broken[name] = str(error)
+    assert len(MODULES) > 200
+    assert broken == {}
