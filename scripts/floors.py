@@ -27,11 +27,11 @@ TESTS = (
     "tests/test_settings_tow.py",
     "tests/web/test_openapi.py",
     "tests/web/test_hooks.py",
-    "tests/web/test_control.py",
     "tests/web/test_pull_routes.py",
-    "tests/web/test_mesh.py",
-    "tests/cli/test_serve.py",
-    "tests/conformance",
+    "tests/cli/test_serve.py::test_first_and_second_start",
+    "tests/conformance/test_coordination.py",
+    "tests/conformance/test_idempotency_process.py",
+    "tests/conformance/test_locks.py",
 )
 ON = "not postgres and not redis"
 """The backends in this process: those that need a server are a matter of the lock's versions."""

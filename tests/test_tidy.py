@@ -12,7 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VAGUE_NAMES = {"utils", "helpers", "common", "manager"}
-SKIPPED_FOLDERS = {".git", ".venv", "build", "dist", "site", "node_modules", "__pycache__"}
+SKIPPED_FOLDERS = {
+    *(".git", ".venv", ".venv-lowest", ".venv-newest"),
+    *("build", "dist", "site", "node_modules", "__pycache__"),
+}
 IMPURE_MODULES = {
     *("asyncio", "concurrent", "logging", "multiprocessing", "os", "random", "secrets"),
     *("select", "selectors", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess"),
