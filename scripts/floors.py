@@ -75,8 +75,8 @@ def _run(floor: Floor) -> int:
         return 1
     if trouble is not None:
         print(f"floors: {floor.name}: what was installed before is used, since {trouble}")
-    tests = [floor.python, "-m", "pytest", "--numprocesses=2", *TESTS, "-k", ON, *QUIET]
-    code = subprocess.run(tests, cwd=ROOT, check=False).returncode
+    options = ("-m", "pytest", "--numprocesses=2", "-k", ON, *QUIET)
+    code = subprocess.run([floor.python, *options, *TESTS], cwd=ROOT, check=False).returncode
     state = "passed" if code == 0 else "failed"
     print(f"floors: {floor.name}: {state} in {time.monotonic() - begun:.0f} s")
     return code

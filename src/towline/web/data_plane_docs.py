@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, StringConstraints
+from pydantic.config import JsonDict
 
 from towline.core.remote_work import LONGEST_WORKER, MOST_KINDS
 from towline.core.submission import LONGEST_KEY, LONGEST_KIND, LONGEST_NODE_ID
@@ -38,7 +39,7 @@ Digest = Annotated[
 
 
 def _printable(longest: int, description: str) -> Any:
-    rules = {"minLength": 1, "maxLength": longest, "pattern": _PRINTABLE}
+    rules: JsonDict = {"minLength": 1, "maxLength": longest, "pattern": _PRINTABLE}
     return Field(default=None, description=description, json_schema_extra={
         "anyOf": [{"type": "string", **rules}, {"type": "null"}],
     })  # fmt: skip
