@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import requests
 import rfc8785
 import schemathesis
+from schemathesis.auths import GLOBAL_AUTH_STORAGE
 
 from towline.web.problem_docs import CODES_MEMBER
 
@@ -40,7 +41,7 @@ class Signed(requests.auth.AuthBase):
     def _credentials(self, request: requests.PreparedRequest) -> dict[str, str]:
         path = urlsplit(request.url or "").path
         body = request.body or b""
-        raw = body.encode() if isinstance(body, str) else bytes(body)
+        raw = body if isinstance(body, bytes) else str(body).encode()
         if not path.startswith("/webhooks/"):
             return {} if "authorization" in request.headers else {"X-API-Key": KEY}
         if path.startswith("/webhooks/github"):
@@ -58,7 +59,7 @@ def _hmac(signed: bytes) -> str:
     return hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
 
 
-schemathesis.auth.set_from_requests(Signed())
+GLOBAL_AUTH_STORAGE.set_from_requests(Signed())
 
 
 @schemathesis.hook

@@ -19,6 +19,7 @@ from towline.web.hooks import HookLimits, Hooks
 from towline.web.hosts import Hosts
 from towline.web.http_protocol import Edge, EdgeLimits, protocol_for
 from towline.web.mesh import Mesh
+from towline.web.readiness import Readiness
 from towline.web.scraping import WorkerDoor
 
 SUBMISSION = Knock("/mesh/submit_request", b"{}", {})
@@ -59,7 +60,7 @@ async def test_an_error_that_nobody_expected(
     hooks = Hooks(cast("Ingest", odd), HookLimits())
     app: App = Gateway(hooks, Mesh(cast("Submit", None), odd), rest)
     if knock is METRICS:
-        app = WorkerDoor(cast("Keyring", odd), odd.check, odd.check)
+        app = WorkerDoor(cast("Keyring", odd), cast("Readiness", odd), odd.check)
     http = protocol_for(Edge(EdgeLimits(), Hosts()))
     caplog.set_level(logging.WARNING)
     answer = await answers(app, http, knock)

@@ -21,7 +21,6 @@ from towline.web.problem_docs import documented as documented
 _RETRY_SECONDS: Final = 5.0
 _MOST_COMPLAINTS: Final = 20
 _LONGEST_PLACE: Final = 100
-"""What a write answers for the sake of its key, besides all else."""
 
 _log = logging.getLogger("towline.web")
 
