@@ -173,7 +173,8 @@ async def test_a_key_belongs_to_its_sender_and_its_path(door: FrontDoor) -> None
 
 async def test_keys_of_one_name_do_not_share_idempotency_keys(local: FrontDoor) -> None:
     """The names of API keys need not be unique, so it is the API key itself that counts."""
-    made = [await make_key(local.service.keyring._store, "ci", ["submit"]) for _ in range(2)]
+    store, secret = local.service.keyring._store, local.service.secret()
+    made = [await make_key(store, "ci", ["submit"], secret) for _ in range(2)]
     bodies = [SUBMISSION | {"idempotency_key": "k"}, SUBMISSION | {"params": {"n": 2}}]
     for body in bodies:
         sent = [
@@ -192,7 +193,7 @@ async def test_authentication_comes_first(local: FrontDoor) -> None:
     """Without a key, with a wrong one and with a revoked one there is a 401, and no replay."""
     path = f"{await tow(local.service)}/command"
     keys = local.service.keyring._store
-    made = await make_key(keys, "ci", ["command"])
+    made = await make_key(keys, "ci", ["command"], local.service.secret())
     mine = {"x-api-key": made.text, "idempotency-key": "k"}
     assert (await local.client.post(path, json=REBUILD, headers=mine)).status_code == 202
     await keys.revoke(made.prefix)
