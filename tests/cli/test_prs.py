@@ -131,8 +131,10 @@ def test_what_needs_a_person_stands_first(sql_url: str) -> None:
         ("tune",),
         ("command", "app#7", "/rebuild"),
         ("reconcile", "--dry-run"),
+        ("keys", "list"),
+        ("keys", "revoke", "abcdefgh"),
     ],
-    ids=lambda arguments: arguments[0],
+    ids=" ".join,
 )
 def test_a_command_in_the_wrong_folder_creates_nothing(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

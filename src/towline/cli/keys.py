@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towline.cli import waiting
+from towline.cli.reading import opened_database
 from towline.errors import Rejected
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ async def _created(config: Path | None, name: str, scopes: list[str]) -> dict[st
 
 
 async def _listed(config: Path | None) -> list[dict[str, Any]]:
-    async with _store(config) as (store, _):
+    async with _existing_store(config) as store:
         return [_shown(key) for key in await store.listing()]
 
 
@@ -91,11 +92,20 @@ async def _revoked(config: Path | None, text: str) -> dict[str, Any]:
     from towline.core.api_keys import prefix_in
 
     prefix = prefix_in(text)
-    async with _store(config) as (store, _):
+    async with _existing_store(config) as store:
         key = await store.revoke(prefix)
     if key is None:
         raise Rejected(f"there is no key with the prefix {prefix}")
     return _shown(key)
+
+
+@asynccontextmanager
+async def _existing_store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
+    """The keys of a database that is there: a command that reads creates none."""
+    from towline.store.api_keys import SqlApiKeys
+
+    async with opened_database(config) as (_, database, _):
+        yield SqlApiKeys(database)
 
 
 @asynccontextmanager
