@@ -64,7 +64,9 @@ GLOBAL_AUTH_STORAGE.set_from_requests(Signed())
 
 @schemathesis.hook
 def map_body(context: Any, body: Any) -> Any:
-    """Keep what the OpenAPI says in words: numbers as in RFC 8785, names that are printable."""
+    """Keep what the OpenAPI says in words: numbers as in RFC 8785, whole ones without a fraction,
+    and names that are printable.
+    """
     return _kept(body)
 
 
@@ -83,6 +85,8 @@ def _kept(value: Any, name: str = "") -> Any:
         return {key: _kept(inner, key) for key, inner in value.items()}
     if isinstance(value, list):
         return [_kept(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer():
+        return _kept(int(value), name)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
         return value % _LARGEST
     if isinstance(value, str) and name in _IN_WORDS:

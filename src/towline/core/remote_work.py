@@ -127,8 +127,6 @@ def _object(body: Any) -> dict[str, Any]:
 
 def _token(body: dict[str, Any]) -> int:
     token = body.get("token")
-    if isinstance(token, float) and token.is_integer():  # JSON knows one kind of number
-        token = int(token)
     if type(token) is not int or not 0 <= token <= MAX_INTEGER:
         raise Rejected("token is the number that came with the claim")
     return token

@@ -156,7 +156,7 @@ def prose(node: Object, name: str, longest: int = LONGEST_SUMMARY) -> str:
 
 def ident(node: Object, name: str) -> str | None:
     """An id, which some write as a number and others as text."""
-    value = _whole(node.get(name))
+    value = node.get(name)
     if type(value) is int and abs(value) < 2**64:
         return str(value)
     return text(node, name, LONGEST_ID)
@@ -167,13 +167,7 @@ def number(node: Object, name: str) -> int | None:
     value = node.get(name)
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
         value = int(value)
-    value = _whole(value)
     return value if type(value) is int and 0 < value <= MAX_INTEGER else None
-
-
-def _whole(value: JsonValue | None) -> JsonValue | None:
-    """JSON knows one kind of number: 7.0 is 7."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def flag(node: Object, name: str) -> bool | None:

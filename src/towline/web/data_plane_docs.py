@@ -28,7 +28,7 @@ _PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f]+$"
 _ASCII: Final = {"type": "string", "pattern": "^[!-~]([ -~]{0,198}[!-~])?$"}
 
 Kind = Annotated[str, StringConstraints(pattern=rf"^[A-Za-z0-9._-]{{1,{LONGEST_KIND}}}$")]
-Token = Annotated[int, Field(ge=0, le=_LARGEST, description="The fencing token of the claim.")]
+Token = Annotated[int, Field(ge=0, le=_LARGEST, description="Of the claim, without a fraction.")]
 LeaseSeconds = Annotated[
     float | None, Field(ge=1, description="The service may shorten it; the answer has its end.")
 ]
