@@ -15,12 +15,11 @@ PULLS = 60
 
 
 def settings_for(url: str) -> dict[str, str]:
-    """The defaults, but for the rate: it would spread over hours what is to arrive at once."""
+    """The defaults, with the secret and the author that a tow needs."""
     return {
         "TOWLINE_DATABASE_URL": url,
         "TOWLINE_GITHUB__WEBHOOK_SECRETS": json.dumps([SECRET]),
         "TOWLINE_TOW__AUTHORS": json.dumps([AUTHOR]),
-        "TOWLINE_INGEST__REPO_RATE_PER_MINUTE": "1000000",
     }
 
 
