@@ -344,7 +344,7 @@ def _hook(hook: _Hook, operation_id: str, *, of_provider: bool = False) -> dict[
             "webhooks",
             hook.security,
             {202: DeliveryReceipt, 200: DeliveryReceipt},
-            (400, "bad_signature", "no_secret", "outside_window", 408, 413, "busy",
+            (400, "repeated_header", "bad_signature", "no_secret", "outside_window", 408, 413, "busy",
              "store_unavailable"),
             bodies,
             ("provider", _ASCII) if of_provider else None,

@@ -29,10 +29,17 @@ _TAGS: Final[Mapping[str, str]] = {
     "pull requests": "Pull requests under tow, and commands for them.",
     "reconciler": "Sweeps over stale pull requests, and the circuit breakers.",
     "service": "Probes and metrics.",
+    "sessions": "People who are signed in to the dashboard.",
     "webhooks": "Deliveries from forges, CI systems and chat, each signed by its sender.",
 }
 _Json = dict[str, Any]
+_OF_THE_EDGE: Final = ("bad_request", "too_slow", "host_not_allowed", "head_too_large", "busy")
+"""What any request may be answered before its route is known."""
 _REPEATABLE: Final = ("/api/", "/mesh/")
+_REPLAYED: Final = {
+    "description": "`true` where this is the answer to an earlier request with the same key.",
+    "schema": {"type": "string", "enum": ["true"]},
+}
 _KEY_PARAMETERS: Final[Sequence[_Json]] = [
     {
         "name": name,
@@ -128,6 +135,7 @@ def _settle(operation: _Json, schemas: _Json) -> None:
             response["content"] = content = {PROBLEM_TYPE: media}
         _hoist(content, schemas)
     _hoist(operation.get("requestBody", {}).get("content", {}), schemas)
+    operation["responses"] = extended(operation["responses"], *_OF_THE_EDGE)
     if "unauthorized" in operation["responses"].get("401", {}).get(CODES_MEMBER, ()):
         operation["responses"] = extended(operation["responses"], "too_many_attempts")
 
@@ -143,6 +151,9 @@ def _describe_repeats(document: _Json) -> None:
             operation["responses"] = extended(
                 operation["responses"], "key_invalid", "in_flight", "key_collision"
             )
+            for status, response in operation["responses"].items():
+                if status.startswith("2"):
+                    response.setdefault("headers", {})["Idempotent-Replayed"] = _REPLAYED
 
 
 def _hoist(content: _Json, schemas: _Json) -> None:

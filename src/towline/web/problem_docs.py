@@ -20,6 +20,7 @@ _CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "malformed": "the body is no JSON, or JSON with a member twice or with NaN",
         "incomplete": "the body ended before it was complete",
         "bad_request": "the request breaks the rules of HTTP",
+        "repeated_header": "a header that the source reads is there twice",
         "key_invalid": "the idempotency key is too long or has characters that are not allowed",
     },
     401: {
@@ -52,6 +53,7 @@ _CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "stale_lease": "the lease ended or passed to another worker",
     },
     413: {"too_large": "the body is too large"},
+    421: {"host_not_allowed": "the service does not answer to the name in `Host`"},
     422: {
         "invalid_request": "a parameter or a member of the body is wrong; `errors` lists them",
         "rejected": "the input is not allowed",
@@ -63,6 +65,7 @@ _CODES: Final[Mapping[int, Mapping[str, str]]] = {
         "queue_full": "too much work is waiting",
         "too_many_attempts": "too many wrong keys came from this address",
     },
+    431: {"head_too_large": "the head of the request is too large"},
     503: {
         "store_unavailable": "the database does not answer",
         "store_full": "the store holds its maximum of records",

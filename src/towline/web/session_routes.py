@@ -61,7 +61,7 @@ class SessionEnded(BaseModel):
     status: Literal["ended"] = "ended"
 
 
-@router.get("/sessions", tags=["sessions"])
+@router.get("/sessions", tags=["sessions"], summary="List sessions of the dashboard")
 async def list_sessions(
     request: Request, who: Anybody, limit: Limit = 50, cursor: _Cursor = None
 ) -> Page[SessionOut]:
@@ -73,7 +73,12 @@ async def list_sessions(
     return Page(items=[SessionOut.of(one) for one in found], next=after)
 
 
-@router.delete("/sessions/{session_id}", tags=["sessions"], responses=documented(404))
+@router.delete(
+    "/sessions/{session_id}",
+    tags=["sessions"],
+    summary="End a session of the dashboard",
+    responses=documented(404),
+)
 async def end_session(
     request: Request, control: TheControl, who: Anybody, session_id: _Id
 ) -> SessionEnded:
