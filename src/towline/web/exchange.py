@@ -92,14 +92,15 @@ def _member(user: Any, name: str, missing: Any) -> Any:
 
 
 def key_of(scope: Scope, names: Iterable[bytes]) -> str | None:
-    """The key in the first of these headers that is there."""
+    """The key in the first of these headers that is there; a bad value in any is refused."""
+    found = None
     for name in names:
         texts = {_key_text(name, value) for header, value in scope["headers"] if header == name}
         if len(texts) > 1:
             raise _invalid_key(name, "was sent more than once, with different values")
-        if texts:
-            return texts.pop()
-    return None
+        if texts and found is None:
+            found = texts.pop()
+    return found
 
 
 def _key_text(name: bytes, value: bytes) -> str:

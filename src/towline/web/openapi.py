@@ -40,6 +40,8 @@ _REPLAYED: Final = {
     "description": "`true` where this is the answer to an earlier request with the same key.",
     "schema": {"type": "string", "enum": ["true"]},
 }
+_KEY_PATTERN: Final = r'^([!#-~]([ -~]*[!-~])?|"[!#-\[\]-~]([ !#-\[\]-~]|\\["\\])*")$'
+"""Printable ASCII, plain or as one quoted string."""
 _KEY_PARAMETERS: Final[Sequence[_Json]] = [
     {
         "name": name,
@@ -49,7 +51,7 @@ _KEY_PARAMETERS: Final[Sequence[_Json]] = [
             "A retry with the same key gets the first answer, with `Idempotent-Replayed: true`."
             " Of several such headers, the first in this list counts."
         ),
-        "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY},
+        "schema": {"type": "string", "pattern": _KEY_PATTERN, "maxLength": LONGEST_KEY},
     }
     for name in KEY_HEADERS
 ]
