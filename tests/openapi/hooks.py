@@ -76,7 +76,7 @@ class OfManyClients(requests.adapters.HTTPAdapter):
 
 
 GLOBAL_AUTH_STORAGE.set_from_requests(Signed())
-requests.sessions.HTTPAdapter = OfManyClients  # type: ignore[attr-defined,misc]
+requests.sessions.HTTPAdapter = OfManyClients  # type: ignore[attr-defined]
 
 
 @schemathesis.hook
