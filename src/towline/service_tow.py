@@ -33,6 +33,7 @@ from towline.ports.jobs import Bell, JobStore
 from towline.ports.notifier import Notifier
 from towline.settings import Settings
 from towline.settings_policy import breaker_limits_of, policy_of
+from towline.store.parked import SqlParking
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.telemetry import Audit
@@ -132,7 +133,8 @@ class TowParts:
         self.bridge = Bridge(
             self.pulls, jobs, forges, remediator, SqlRates(database), self.policy, clock, bell
         )
-        self.tracker = Tracker(self.pulls, self.policy.context, self._ordered)
+        self.parking = SqlParking(database)
+        self.tracker = Tracker(self.pulls, self.parking, self.policy.context, self._ordered)
         self._discoverer = Discoverer(
             self.pulls,
             forges,
@@ -160,6 +162,7 @@ class TowParts:
         reopenings = plain(self.pulls.forget_reopened)
         chores = [
             Chore("forget ended pull requests", 60.0, Pruning({"pulls": self.pulls.prune}).run),
+            Chore("forget parked events", 60.0, Pruning({"parked": self.parking.prune}).run),
             Chore("forget reopenings", 3600.0, Pruning({"reopenings": reopenings}).run),
             Chore("link replacements", 60.0, self._discoverer.link),
         ]

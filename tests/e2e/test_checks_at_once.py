@@ -12,6 +12,7 @@ from tests.e2e.programs import Program
 from tests.e2e.senders import SECRET
 
 PULLS = 60
+CROWD = 200
 
 
 def settings_for(url: str) -> dict[str, str]:
@@ -34,3 +35,18 @@ async def test_a_pull_request_is_never_green_while_a_check_is_not(
         checks = shuffled([parcel for life in known for parcel in life.checks], seed=29)
         states = await told(sql_url, door.port, checks)
     assert counted(known, states) == Count(right=PULLS, false_green=0, created=0, other=0)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("order", ["as they happened", "opened anywhere"])
+async def test_a_check_that_comes_before_its_pull_request_counts(
+    sql_url: str, tmp_path: Path, order: str
+) -> None:
+    """Two hundred opened and checked at once, nothing waits for anything: each ends right."""
+    known = lives(CROWD, seed=21)
+    parcels = [parcel for life in known for parcel in (life.opening, *life.checks)]
+    if order == "opened anywhere":
+        parcels = shuffled(parcels, seed=31)
+    with Program(tmp_path, settings_for(sql_url), "serve") as door:
+        states = await told(sql_url, door.port, parcels)
+    assert counted(known, states) == Count(right=CROWD, false_green=0, created=0, other=0)

@@ -19,6 +19,7 @@ from towline.flow.poll_meeting import FirstTold, thing_of
 from towline.flow.track import Tracker
 from towline.ports.inbox import Stored
 from towline.sim.jira_http import issue_shape
+from towline.store.parked import SqlParking
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.store.watermarks import SqlOwners
@@ -202,7 +203,10 @@ async def test_a_merge_request_that_is_told_twice_changes_nothing(
     pulls = SqlPulls(gitlab.database)
     towing = Towing(authors=frozenset({request.author}))
     context = Context(towing=towing)
-    tracker = FirstTold(Tracker(pulls, lambda repo: context), SqlOwners(gitlab.database))
+    tracker = FirstTold(
+        Tracker(pulls, SqlParking(gitlab.database), lambda repo: context),
+        SqlOwners(gitlab.database),
+    )
     rows = sorted(await gitlab.stored(), key=lambda one: "poll" in one.key)
     for row in rows if first == "webhook" else reversed(rows):
         (stored,) = await gitlab.inbox.find(row.delivery_id)

@@ -22,6 +22,7 @@ PRUNED: Final[dict[str, dict[str, Any]]] = {
     "towline_runs": {"state": "done"},
     "towline_run_stages": {},
     "towline_starts": {},
+    "towline_parked": {},
     "towline_sessions": {},
     "towline_ended": {},
 }

@@ -33,6 +33,7 @@ from towline.flow.track import Tracker
 from towline.flow.track_metrics import ANOMALIES, EVENTS
 from towline.ports.inbox import Stored
 from towline.ports.pulls import PullRecord
+from towline.store.parked import SqlParking
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.wiring import database_for
@@ -50,8 +51,9 @@ class Desk:
 
     def __init__(self, database: Database) -> None:
         self.pulls = SqlPulls(database)
+        self.parking = SqlParking(database)
         self.ordered: list[str] = []
-        self.tracker = Tracker(self.pulls, lambda repo: CONTEXT, self._order)
+        self.tracker = Tracker(self.pulls, self.parking, lambda repo: CONTEXT, self._order)
 
     async def _order(self, event: Commented, stored: Stored) -> None:
         self.ordered.append(event.body)

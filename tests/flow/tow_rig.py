@@ -32,6 +32,7 @@ from towline.sim.forge import WorldForge
 from towline.sim.told import events_of
 from towline.sim.world import World
 from towline.store.jobs import SqlJobs
+from towline.store.parked import SqlParking
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.telemetry import audit_to_log
@@ -133,7 +134,9 @@ class Rig:
         self.bridge = Bridge(
             pulls, self.jobs, forges, self.remediator, shared.rates, self.policy, self.clock
         )
-        self.tracker = Tracker(self.pulls, self.policy.context, self._comment)
+        self.tracker = Tracker(
+            self.pulls, SqlParking(self.database), self.policy.context, self._comment
+        )
         self.discoverer = Discoverer(pulls, forges, self.tracker.observe, {"github": self.repos})
         self.escalations = Escalations(pulls, forges, self.told)
         self.fixes: list[Claimed] = []

@@ -32,6 +32,7 @@ from towline.sim.entities import Emitted, Protection, WorldRefusal
 from towline.sim.faults import ApiFaults, FaultDice, HookFaults
 from towline.sim.world import World
 from towline.store.jobs import SqlJobs
+from towline.store.parked import SqlParking
 from towline.store.sql import Database
 
 PLAIN, LABELS, JENKINS, STRICT = "octo-org/app", "octo-org/web", "octo-org/pay", "octo-org/docs"
@@ -187,7 +188,9 @@ class Storm(Rig):
         give = through or self.life.through
         self.jobs = give(SqlJobs(self.database))
         super().start(give)
-        tracker = Tracker(give(self.pulls), self.policy.context, self._comment)
+        tracker = Tracker(
+            give(self.pulls), give(SqlParking(self.database)), self.policy.context, self._comment
+        )
         self.discoverer = Discoverer(
             give(self.pulls), {"github": give(self.forge)}, tracker.observe, {"github": REPOS},
             tracker.correct,

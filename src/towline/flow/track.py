@@ -1,15 +1,20 @@
 """Events to states: finds the pull requests that an event is about, and applies it to each.
 
 An event may come twice, late, or before others: each is applied once by its key, in one
-transaction with the lines of the log that it brings. What is said about a pull request that is
-not under tow is passed over before anything is written.
+transaction with the lines of the log that it brings.
+
+An event that comes before the one that records its pull request, or before the push that makes its
+commit the head, is parked. Each event that may record a pull request or move its head looks for
+parked events afterwards, and each event that was parked looks for its record once more: whichever
+of the two commits last sees the other. An event that is certainly about no pull request under tow
+is passed over before anything is written.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from towline.core.commands import parse
 from towline.core.drift import correct
@@ -23,12 +28,14 @@ from towline.core.events import (
 )
 from towline.core.folding import facts_of
 from towline.core.happenings import Context
+from towline.core.parking import ANY_NUMBER, FORGES, head_of, waits_for
 from towline.core.pulls import Tracked
 from towline.core.snapshot import PullRef, Snapshot
 from towline.core.towing import is_towed
 from towline.core.tracking import Entry, decide, opened, opens
-from towline.flow.track_metrics import count_event
+from towline.flow.track_metrics import count_event, count_parked
 from towline.ports.inbox import Stored
+from towline.ports.parking import Parked, Parking
 from towline.ports.pulls import Change, Changed, EventSource, PullRecord, PullStore
 
 ContextOf: TypeAlias = Callable[[str], Context]
@@ -36,13 +43,15 @@ ContextOf: TypeAlias = Callable[[str], Context]
 Orders: TypeAlias = Callable[[Commented, Stored], Awaitable[None]]
 """Told of each comment on a pull request under tow that has a slash command."""
 
-_FORGES: Final = frozenset({"github", "gitlab"})
 _SOURCES: Final[dict[str, EventSource]] = {
     "github": "github-webhook",
     "gitlab": "gitlab-webhook",
     "jenkins": "jenkins-webhook",
     "ci": "ci-webhook",
 }
+_LATEST_COMMAND_US: Final = 300_000_000
+"""A command that waited longer is no longer carried out: a pull request may get its label much
+later, and its author has gone on by then."""
 _log = logging.getLogger("towline.track")
 
 
@@ -50,21 +59,46 @@ async def _nobody(event: Commented, stored: Stored) -> None:
     return None
 
 
+class _Aim(NamedTuple):
+    """The pull requests that an event is about."""
+
+    refs: list[PullRef]
+    """Those that are recorded, or that it brings under tow."""
+    waits_for: tuple[int, ...] = ()
+    """The numbers of those that are not recorded yet, or whose head is another commit."""
+
+
 class Tracker:
-    def __init__(self, pulls: PullStore, context_of: ContextOf, orders: Orders = _nobody) -> None:
+    def __init__(
+        self,
+        pulls: PullStore,
+        parking: Parking,
+        context_of: ContextOf,
+        orders: Orders = _nobody,
+    ) -> None:
         self._pulls = pulls
+        self._parking = parking
         self._context_of = context_of
         self._orders = orders
 
     async def __call__(self, stored: Stored, events: Sequence[Event]) -> None:
         """Apply a delivery's events; to be told of it again does no harm."""
-        source = _SOURCES.get(stored.source, "ci-webhook")
         for place, event in enumerate(events):
-            for ref in await self._about(event):
-                changed = await self.apply(ref, event, f"{stored.key}:{place}", source)
-                _tell(ref, changed, stored.delivery_id)
-            if isinstance(event, Commented):
+            aim = await self._aim(event)
+            for ref in aim.refs:
+                changed = await self._take(ref, event, stored, place)
+                if isinstance(event, PullRequestChanged):
+                    await self._release(changed.record)
+            if aim.refs and isinstance(event, Commented):
                 await self._hand_over(event, stored)
+            if aim.waits_for:
+                await self._park(stored, place, event, aim.waits_for)
+
+    async def _take(self, ref: PullRef, event: Event, stored: Stored, place: int) -> Changed:
+        source = _SOURCES.get(stored.source, "ci-webhook")
+        changed = await self.apply(ref, event, f"{stored.key}:{place}", source)
+        _tell(ref, changed, stored.delivery_id)
+        return changed
 
     async def apply(self, ref: PullRef, event: Event, key: str, source: EventSource) -> Changed:
         context = self._context_of(ref.repo)
@@ -89,6 +123,7 @@ class Tracker:
 
         changed = await self._pulls.change(ref, decision)
         _tell(ref, changed, None)
+        await self._release(changed.record)
         return changed
 
     async def correct(self, ref: PullRef, snapshot: Snapshot) -> Changed:
@@ -102,42 +137,86 @@ class Tracker:
 
         changed = await self._pulls.change(ref, decision)
         _tell(ref, changed, None)
+        if changed.applied:
+            await self._release(changed.record)
         return changed
+
+    # ------------------------------------------------------------------ what came too early
+
+    async def _park(self, stored: Stored, place: int, event: Event, numbers: Sequence[int]) -> None:
+        """Then look again: its record may have come between the first look and the parking."""
+        head = head_of(event)
+        await self._parking.park(
+            [Parked.of(stored, place, event, number, head) for number in numbers]
+        )
+        count_parked("parked")
+        _log.debug("event_parked", extra=_about(event, stored, numbers))
+        again = await self._aim(event)
+        if again.waits_for != tuple(numbers):
+            for ref in again.refs:
+                await self._release(await self._pulls.read(ref.repo, ref.number))
+
+    async def _release(self, record: PullRecord | None) -> None:
+        """Apply what is parked for this pull request, and then for the head that it gets by it."""
+        applied: set[tuple[str, int]] = set()
+        while record is not None:
+            ref = record.ref
+            waiting = await self._parking.waiting_for(ref.repo, ref.number, record.head_sha)
+            new = [one for one in waiting if (one.delivery_key, one.place) not in applied]
+            if not new:
+                return
+            for one in new:
+                record = await self._take_late(one, ref)
+                applied.add((one.delivery_key, one.place))
+            await self._parking.remove([one for one in new if _is_of(one, ref)])
+
+    async def _take_late(self, parked: Parked, ref: PullRef) -> PullRecord | None:
+        event, stored = parked.event, parked.stored
+        changed = await self._take(ref, event, stored, parked.place)
+        waited_us = changed.now_us - parked.received_us
+        if isinstance(event, Commented) and waited_us < _LATEST_COMMAND_US:
+            await self._hand_over(event, stored)
+        count_parked("applied")
+        _log.info("parked_event_applied", extra=_about(event, stored, [ref.number]))
+        return changed.record
 
     # ------------------------------------------------------------------ which pull requests
 
-    async def _about(self, event: Event) -> list[PullRef]:
+    async def _aim(self, event: Event) -> _Aim:
         if isinstance(event, CheckChanged):
-            return await self._checked(event)
-        if isinstance(event, PullRequestChanged | ReviewSubmitted | Commented | MergeGroupChanged):
+            known = await self._checked(event)
+        elif isinstance(
+            event, PullRequestChanged | ReviewSubmitted | Commented | MergeGroupChanged
+        ):
             if event.number is None:
-                return []
-            ref = PullRef(event.source, event.repo, event.number)
-            known = await self._pulls.read(ref.repo, ref.number)
-            if known is not None:
-                return [known.ref]
-            towing = self._context_of(ref.repo).towing
-            new = isinstance(event, PullRequestChanged) and opens(event, towing)
-            return [ref] if new else []
-        return []
+                return _Aim([])
+            record = await self._pulls.read(event.repo, event.number)
+            known = [] if record is None else [record]
+        else:
+            return _Aim([])
+        towing = self._context_of(event.repo or "").towing
+        if not known and isinstance(event, PullRequestChanged) and opens(event, towing):
+            return _Aim([PullRef(event.source, event.repo, event.number)])
+        refs = sorted({record.ref for record in known})
+        return _Aim(refs, waits_for(event, known, towing))
 
-    async def _checked(self, event: CheckChanged) -> list[PullRef]:
+    async def _checked(self, event: CheckChanged) -> list[PullRecord]:
         """By the numbers it lists, and by its commit: a fork's check lists none.
 
         A CI system may know a repository by another name, or none: the commit is enough for it.
         """
-        found: set[PullRef] = set()
+        found: list[PullRecord] = []
         if event.repo is not None:
             for number in event.pr_numbers:
                 record = await self._pulls.read(event.repo, number)
                 if record is not None:
-                    found.add(record.ref)
+                    found.append(record)
         if event.head_sha is not None:
             of_commit = await self._pulls.of_commit(event.repo, event.head_sha)
-            if not of_commit and not found and event.source not in _FORGES:
+            if not of_commit and not found and event.source not in FORGES:
                 of_commit = await self._pulls.of_commit(None, event.head_sha)
-            found.update(record.ref for record in of_commit)
-        return sorted(found)
+            found += of_commit
+        return found
 
     async def _hand_over(self, event: Commented, stored: Stored) -> None:
         if event.action != "created":
@@ -145,8 +224,22 @@ class Tracker:
         parsed = parse(event.body)
         if not parsed.commands and not parsed.unknown:
             return
-        if await self._pulls.read(event.repo, event.number) is not None:
-            await self._orders(event, stored)
+        await self._orders(event, stored)
+
+
+def _about(event: Event, stored: Stored, numbers: Sequence[int]) -> dict[str, object]:
+    """What a line about a parked event carries."""
+    return {
+        "delivery_id": stored.delivery_id,
+        "repo": event.repo,
+        "pr_number": next((number for number in numbers if number != ANY_NUMBER), None),
+        "kind": event.kind,
+    }
+
+
+def _is_of(parked: Parked, ref: PullRef) -> bool:
+    """A check that lists another pull request of the same commit still waits for that one."""
+    return parked.number in (ANY_NUMBER, ref.number) or parked.source not in FORGES
 
 
 def _as_change(tracked: Tracked | None) -> Change | None:

@@ -11,6 +11,16 @@ ANOMALIES = Counter(
     "towline_pr_anomalies", "Events that the lifecycle does not allow", ["event_type"]
 )
 
+PARKED = Counter(
+    "towline_parked_events",
+    "Events that came before their pull request: parked, and applied when it was recorded",
+    ["outcome"],
+)
+
+
+def count_parked(outcome: str) -> None:
+    PARKED.labels(outcome).inc()
+
 
 def count_event(event: PullEvent) -> None:
     EVENTS.labels(event.event_type).inc()
