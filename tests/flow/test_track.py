@@ -241,21 +241,20 @@ def _about(event: Event, number: int) -> Event:
     return replace(event, **{name: fields[name] for name in fields if hasattr(event, name)})
 
 
-# What comes before the opening is passed over, as the specification says, and left to a look at
-# the forge. A merge ends every life, so it is left out: the question is where the order leads.
+# A merge ends every life, so it is left out: the question is where the order leads.
 @settings(
     max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(order=st.one_of(in_any_order(HAPPY_PATH), in_any_order(HEALED_PATH)))
+@given(order=st.one_of(in_any_order((pull(), *HAPPY_PATH)), in_any_order((pull(), *HEALED_PATH))))
 async def test_any_order_and_repetition_ends_the_same(
     sqlite_desk: Database, order: list[Event]
 ) -> None:
-    """Once it is under tow, whatever comes first or twice, it ends approved."""
+    """Whatever comes first or twice, the opening as well, it ends approved."""
     desk = Desk(sqlite_desk)
     number = next(_numbers)
-    words = [_about(event, number) for event in (pull(), *order)]
+    words = [_about(event, number) for event in order]
     await desk.tell(*words, first=number * 1000)
     record = await desk.pulls.read(REPO, number)
     assert record is not None

@@ -17,6 +17,7 @@ from towline.store import (
     hook_hours,
     inbox,
     job_statements,
+    parked,
     pull_statements,
     request_statements,
     run_statements,
@@ -36,6 +37,7 @@ DELETES: list[tuple[Statement, Row, str]] = [
     (SWEEP_SEEN, (100,), "towline_seen_expiry"),
     (records.SWEEP, (100,), "towline_records_expiry"),
     (pull_statements.FORGET, (100, 1000), "towline_prs_expired"),
+    (parked.PRUNE, (100, 5, 0), "towline_parked_by_time"),
     (run_statements.FORGET, (20, 5), "towline_runs"),
     (request_statements.SWEEP, ("", "req_5", 5, 5), "towline_requests"),
     (request_statements.EVICT, (100,), "towline_requests"),
@@ -151,7 +153,16 @@ async def test_tables_that_turn_over_are_vacuumed_in_time(postgres_url: str) -> 
     rows = await connection.fetch("SELECT relname, reloptions FROM pg_class")
     await connection.close()
     options = {row[0]: dict(one.split("=") for one in row[1] or ()) for row in rows}
-    for table in ("jobs", "deliveries", "requests", "seen", "records", "prs", "pr_events"):
+    for table in (
+        "jobs",
+        "deliveries",
+        "requests",
+        "seen",
+        "records",
+        "prs",
+        "pr_events",
+        "parked",
+    ):
         share = options[f"towline_{table}"]["autovacuum_vacuum_scale_factor"]
         assert float(share) <= 0.02, table
     assert options["towline_jobs"]["vacuum_index_cleanup"] == "on"

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from tests.clocks import ManualClock
+from towline.store import parked
 from towline.store import pull_statements as q
 from towline.store.postgres_arrays import columns_of
 from towline.store.pull_rows import COLUMNS
@@ -20,6 +21,7 @@ ROWS = 5000
 STATES = ("MERGED", "CREATED", "CHECKS_RUNNING", "APPROVED")
 STALE: list[Row] = [(state, 60_000_000, 4_000_000_000, 50) for state in STATES[1:]]
 SESSION = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off")
+BY = ("pull", "head")
 Question: TypeAlias = tuple[Statement, list[Row], set[str]]
 QUESTIONS: list[Question] = [
     (q.STALE, STALE, {"towline_prs_stale"}),
@@ -31,6 +33,7 @@ QUESTIONS: list[Question] = [
     (q.FORGET, [(10, 1000)], {"towline_prs_expired"}),
     (q.KNOWN_EVENT, [("octo-org/app", 7, "k")], {"towline_pr_events_key"}),
     (q.READ_ALL, [("octo-org/app", 7), ("octo-org/app", 8)], set()),
+    (parked.WAITING, [("octo-org/app", 7, "sha7")], {f"towline_parked_by_{by}" for by in BY}),
     (q.EVENTS, [("octo-org/app", 7, 0, 10)], set()),
     (q.listing(frozenset()), [(None, None, None, None, "a/b", 1, 10)], set()),
 ]

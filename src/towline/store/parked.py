@@ -11,6 +11,7 @@ from towline.core.events import EVENTS, Actor, Event
 from towline.core.parking import FORGES
 from towline.ports.parking import Parked
 from towline.ports.pruning import Pruned
+from towline.store.pruning import Mark
 from towline.store.sql import Database, Row, Script, Statement
 
 KEEP_US: Final = 3_600_000_000
@@ -75,13 +76,14 @@ PARKED = Statement(
 
 PRUNE = Statement(
     "prune parked events",
-    {"most": "bigint", "keep_us": "bigint"},
+    {"most": "bigint", "keep_us": "bigint", "after_us": "bigint"},
     """
     DELETE FROM towline_parked WHERE (delivery_key, place, number) IN (
       SELECT p.delivery_key, p.place, p.number FROM towline_parked p
-      WHERE p.parked_us <= {now} - (SELECT keep_us FROM b)
+      WHERE p.parked_us >= (SELECT after_us FROM b)
+        AND p.parked_us <= {now} - (SELECT keep_us FROM b)
       ORDER BY p.parked_us LIMIT (SELECT most FROM b) {skip_locked})
-    RETURNING {now} - parked_us
+    RETURNING parked_us, {now}
     """,
 )
 
@@ -115,6 +117,7 @@ class SqlParking:
         self._database = database
         self._keep_us = keep_us
         self._most_in_a_repo = most_in_a_repo
+        self._pruned = Mark()
 
     async def park(self, events: Sequence[Parked]) -> None:
         await self._database.run(PARK, [_row(parked) for parked in events])
@@ -134,11 +137,12 @@ class SqlParking:
         return {row[0] for row in rows}
 
     async def prune(self, most: int) -> Pruned:
-        old = await self._database.run(PRUNE, [(most, self._keep_us)])
-        if len(old) >= most:
-            return Pruned(len(old), True)
-        crowded = await self._database.transact(lambda: self._thinning_out(most))
-        return Pruned(len(old) + crowded, crowded >= most)
+        rows = await self._database.run(PRUNE, [(most, self._keep_us, self._pruned.reached_us)])
+        old = self._pruned.move(rows, most, self._keep_us)
+        if old.more:
+            return old
+        over = await self._database.transact(lambda: self._thinning_out(most))
+        return old._replace(rows=old.rows + over, more=over >= most)
 
     def _thinning_out(self, most: int) -> Script[int]:
         crowded = yield CROWDED, [(self._most_in_a_repo,)]

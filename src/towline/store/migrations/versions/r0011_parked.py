@@ -35,3 +35,5 @@ def upgrade() -> None:
     name = 'TEXT COLLATE "C"' if postgres else "TEXT"
     for statement in _STATEMENTS.format(name=name).split(";"):
         op.execute(statement)
+    if postgres:
+        op.execute("ALTER TABLE towline_parked SET (autovacuum_vacuum_scale_factor = 0.02)")
