@@ -12,10 +12,13 @@ import httpx2
 import pytest
 
 from tests.clocks import ManualClock
+from tests.core.pull_words import check
 from tests.servers import free_port
 from tests.web.asgi_client import call, serving
 from tests.web.control_plane import COOLDOWN_US, READ_ONLY, WITH_KEY, Plane, is_problem, plane_on
 from towline.errors import Conflict, Rejected, StoreFull, Unavailable
+from towline.ports.parking import Parked
+from towline.store.parked import SqlParking
 from towline.web.readiness import Readiness
 from towline.wiring import database_for
 
@@ -77,6 +80,21 @@ async def test_a_delivery_with_its_payload_and_job(
     assert [{**each, "payload": 0, "job": 0} for each in listed] == [
         {**shown, "payload": 0, "job": 0}
     ]
+
+
+async def test_a_delivery_says_whether_it_waits_for_its_pull_request(
+    plane: Plane, client: httpx2.AsyncClient
+) -> None:
+    """In the list and alone, for as long as an event of it is parked."""
+    await plane.receive("one", "two")
+    (stored,) = await plane.inbox.find("one")
+    parked = [Parked.of(stored, 0, check(pr_numbers=(7,)), 7, None)]
+    parking = SqlParking(plane.database)
+    for waits in (True, False):
+        await (parking.park if waits else parking.remove)(parked)
+        listed = (await client.get("/api/deliveries")).json()["items"]
+        assert {one["delivery_id"]: one["parked"] for one in listed} == {"one": waits, "two": False}
+        assert (await client.get("/api/deliveries/one")).json()["parked"] is waits
 
 
 async def test_pages_show_each_delivery_once(plane: Plane, client: httpx2.AsyncClient) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.pull_words import check
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
 from towline.core.fixrun import STAGES, Errand, StageRecord
 from towline.core.recovery import HourCounts
 from towline.ports.jobs import OWN_QUEUE, NewJob
+from towline.ports.parking import Parked
 from towline.store.hook_hours import SqlHookHours
+from towline.store.parked import SqlParking
 from towline.web.dashboard.audit_tail import tail
 
 HOUR = 3600.0
@@ -242,6 +245,18 @@ async def test_health_counts(plane: DashboardPlane, visitor: Visitor) -> None:
     assert "7 received, 2 recovered, 1 missing" in text
     assert "not diagnosed yet" in text
     assert text.count("<svg") == 4
+
+
+async def test_the_inbox_shows_which_delivery_waits(
+    plane: DashboardPlane, visitor: Visitor
+) -> None:
+    """An event that came before its pull request is named, in the list and on its page."""
+    await plane.receive("early", "late")
+    (stored,) = await plane.inbox.find("early")
+    await SqlParking(plane.database).park([Parked.of(stored, 0, check(), 7, None)])
+    assert (await visitor.get("/ui/inbox")).count("waits for its pull request") == 1
+    assert "before its pull request was recorded" in await visitor.get("/ui/inbox/early")
+    assert "before its pull request was recorded" not in await visitor.get("/ui/inbox/late")
 
 
 async def test_an_empty_house_says_what_to_do(visitor: Visitor) -> None:

@@ -96,6 +96,10 @@ class Inbox(Protocol):
         """The keys of the deliveries with these ids that were taken in."""
         ...
 
+    async def parked(self, keys: Sequence[str]) -> set[str]:
+        """Those of these deliveries with an event that waits for its pull request."""
+        ...
+
     async def listing(self, before_us: int, most: int) -> list[Stored]:
         """The newest first, received before `before_us`; without their bodies."""
         ...

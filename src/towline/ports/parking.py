@@ -78,10 +78,6 @@ class Parking(Protocol):
 
     async def remove(self, events: Sequence[Parked]) -> None: ...
 
-    async def parked(self, delivery_keys: Sequence[str]) -> set[str]:
-        """Those of these deliveries that have an event parked."""
-        ...
-
     async def prune(self, most: int) -> Pruned:
         """Forget what waited too long, and the oldest where too much waits."""
         ...

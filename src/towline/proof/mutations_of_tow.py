@@ -16,6 +16,8 @@ from towline.flow.reconcile_breakers import Breakers, Leave
 from towline.flow.reconcile_one import Handled, Handling
 from towline.flow.remediate import Remediator
 from towline.flow.remediate_records import Order, Remedied
+from towline.flow.track import Tracker
+from towline.ports.parking import Parked
 from towline.ports.pulls import Change, Changed, Intent, PullRecord
 from towline.proof.mutations import Mutation, instead, sql
 from towline.store import pull_statements as q
@@ -79,6 +81,15 @@ def _moved_on(state: Any, happening: Any, *, by_person: bool = False) -> Move:
     if state in TERMINAL and target is not None and target != state:
         return Move("moved", state, target, (target,))
     return _move(state, happening, by_person=by_person)
+
+
+def _for_nothing(*_: Any) -> tuple[int, ...]:
+    return ()
+
+
+async def _park_and_go(self: Tracker, stored: Any, place: int, event: Any, numbers: Any) -> None:
+    head = track.head_of(event)
+    await self._parking.park([Parked.of(stored, place, event, one, head) for one in numbers])
 
 
 async def _jobs_afterwards(self: SqlPulls, ref: PullRef, decide: Any) -> Changed:
@@ -175,6 +186,16 @@ MUTATIONS: Final = (
         "a check that begins or fails later leads back from green",
         instead(happenings, "led_back", _nothing),
         instead(tracking, "led_back", _nothing),
+    ),
+    _tow(
+        "early-events-lost",
+        "what comes before its pull request is recorded waits for it",
+        instead(track, "waits_for", _for_nothing),
+    ),
+    _tow(
+        "parked-for-good",
+        "who parks an event looks once more whether its pull request is there",
+        instead(Tracker, "_park", _park_and_go),
     ),
     _tow(
         "same-event-again",

@@ -149,6 +149,13 @@ LISTING = Statement(
     writes=False,
 )
 
+PARKED = Statement(
+    "deliveries with parked events",
+    {"key": "text"},
+    "SELECT p.delivery_key FROM b JOIN towline_parked p ON p.delivery_key = b.key",
+    writes=False,
+)
+
 PRUNE = Statement(
     "prune deliveries",
     {"most": "bigint", "keep_us": "bigint", "after_us": "bigint"},
@@ -235,6 +242,11 @@ class SqlInbox:
             return set()
         rows = await self._database.run(KNOWN, [(one,) for one in delivery_ids])
         return {row[0] for row in rows}
+
+    async def parked(self, keys: Sequence[str]) -> set[str]:
+        if not keys:
+            return set()
+        return {row[0] for row in await self._database.run(PARKED, [(key,) for key in keys])}
 
     async def listing(self, before_us: int, most: int) -> list[Stored]:
         rows = await self._database.run(LISTING, [(before_us, most)])

@@ -64,16 +64,6 @@ REMOVE = Statement(
     """,
 )
 
-PARKED = Statement(
-    "parked events of deliveries",
-    {"delivery_key": "text"},
-    """
-    SELECT DISTINCT p.delivery_key FROM b
-    JOIN towline_parked p ON p.delivery_key = b.delivery_key
-    """,
-    writes=False,
-)
-
 PRUNE = Statement(
     "prune parked events",
     {"most": "bigint", "keep_us": "bigint", "after_us": "bigint"},
@@ -129,12 +119,6 @@ class SqlParking:
 
     async def remove(self, events: Sequence[Parked]) -> None:
         await self._database.run(REMOVE, [parked[:3] for parked in events])
-
-    async def parked(self, delivery_keys: Sequence[str]) -> set[str]:
-        if not delivery_keys:
-            return set()
-        rows = await self._database.run(PARKED, [(key,) for key in delivery_keys])
-        return {row[0] for row in rows}
 
     async def prune(self, most: int) -> Pruned:
         rows = await self._database.run(PRUNE, [(most, self._keep_us, self._pruned.reached_us)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -88,11 +88,16 @@ class DeliveryOut(BaseModel):
     job_id: str
     throttled: bool
     copies: int = Field(description="How often it came again.")
+    parked: bool = Field(
+        description="Whether an event of it waits until its pull request is recorded, or until its "
+        "commit is the head; it is applied then, and forgotten after an hour."
+    )
     received_at: datetime
     last_seen_at: datetime
 
     @classmethod
-    def of(cls, stored: Stored) -> DeliveryOut:
+    def of(cls, stored: Stored, parked: Container[str] = ()) -> DeliveryOut:
+        """`parked` has the keys of the deliveries with parked events."""
         return cls(
             key=stored.key,
             delivery_id=stored.delivery_id,
@@ -102,6 +107,7 @@ class DeliveryOut(BaseModel):
             job_id=stored.job_id,
             throttled=bool(stored.throttled),
             copies=stored.copies,
+            parked=stored.key in parked,
             received_at=moment(stored.received_us),
             last_seen_at=moment(stored.last_seen_us),
         )

@@ -50,7 +50,8 @@ async def list_deliveries(
     rest = [row for place, row in enumerate(listed) if row.received_us != at or place >= shown]
     page = rest[:limit]
     following = _cursor_after(page, at, shown) if len(rest) > limit else None
-    return Page(items=[DeliveryOut.of(stored) for stored in page], next=following)
+    parked = await control.inbox.parked([stored.key for stored in page])
+    return Page(items=[DeliveryOut.of(stored, parked) for stored in page], next=following)
 
 
 # `redeliver` stands before the id alone: an id may have slashes in it.
@@ -88,7 +89,8 @@ async def show_delivery(
     job = await control.jobs.read(delivery.job_id)
     payload = await asyncio.to_thread(_text, delivery.body)
     job_out = JobOut.of(job).model_dump(mode="json") if job else None
-    return _with_json(DeliveryOut.of(delivery), payload=payload, job=job_out)
+    parked = await control.inbox.parked([delivery.key])
+    return _with_json(DeliveryOut.of(delivery, parked), payload=payload, job=job_out)
 
 
 @router.get("/jobs", tags=["jobs"])

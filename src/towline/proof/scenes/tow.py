@@ -22,6 +22,7 @@ from towline.flow.upkeep import Chore, Upkeep
 from towline.flow.work import Crew, WorkRules
 from towline.ports.jobs import Claimed
 from towline.proof.loop import WORLD
+from towline.proof.scenes.tow_early import EarlyWatch
 from towline.proof.scenes.tow_end import TowEnd
 from towline.proof.scenes.tow_outside import (
     Chat,
@@ -88,6 +89,8 @@ class TowScene:
         stage.server.watchers.append(self.watch)
         self.town = TowWorld(stage, STORM_SECONDS, self._deliver, self.watch.arrived)
         self.watch.ledger = self.town.ledger
+        self.early = EarlyWatch(stage, self.town.ledger.heads.values)
+        stage.server.watchers.append(self.early)
         self.watch.all_count(self.town.all_count)
         self.town.world.subscribe(self._opened)
         self.forge = WorldForge(self.town.world, login="towline[bot]")
@@ -172,6 +175,7 @@ class TowScene:
             self.stage.tell(WORLD, f"nobody hears {delivery_id}")
             return
         actor = self.stage.dice.choice(live)
+        self.early.delivered(delivery_id, name, body)
         actor.task(self._take(actor.program, delivery_id, name, body))
 
     async def _take(self, ingest: Ingest, delivery_id: str, name: str, body: bytes) -> None:

@@ -40,6 +40,7 @@ class TowEnd:
         left = self._left()
         self._stage.expect(not left, f"still under way: {', '.join(left)}")
         self._agrees()
+        self._scene.early.nothing_waits_in_vain(self._stage.server.db)
         self._people_know()
         self._watch.rules.told_once()
         self._replaced()

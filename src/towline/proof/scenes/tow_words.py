@@ -204,8 +204,9 @@ class TowWords:
         if self._is_over(before):
             return
         facts = after.facts
-        told = facts.checks if after.state == "CHECKS_FAILED" else facts.policy_checks
-        failed = [check for check in told.values() if check.failed]
+        of_ci = (*facts.checks.values(), *facts.suites.values())
+        told = of_ci if after.state == "CHECKS_FAILED" else (*facts.policy_checks.values(),)
+        failed = [check for check in told if check.failed]
         tried = (tried_us - self._stage.server.skew_us) / 1e6 - _GRAIN_SECONDS
         news = any(
             check.at is None or check.at >= tried or (not looked and check.heard_us >= tried_us)

@@ -64,6 +64,9 @@ _RULINGS: Final[Mapping[Ruling, float]] = {
 }  # fmt: skip
 _BUSY_TIMES: Final = 3
 _ALL_COUNT: Final = 0.4
+_OVERTAKEN: Final = 0.4
+_OVERTAKEN_SECONDS: Final = (0.0, 8.0)
+"""How often, and by how much, checks overtake what opens a pull request or moves its head."""
 _ABSENT: Final = Habit(delay=(0.5, 6.0), miss=0.3, miss_poke=0.15)
 _EAGER: Final = Habit(delay=(0.0, 1.0), miss=0.4, miss_poke=0.05)
 """Often absent, and faster than the answer to whoever woke it."""
@@ -147,6 +150,7 @@ class TowWorld:
         """Checks of other Apps begin and fail after the first ones, told in any order."""
         self.world = World(now=START_US / 1e6, seed=stage.seed)
         self.world.unordered = self.all_count
+        self._late = random.Random(f"opened late {stage.seed}")  # noqa: S311  the same again
         self.repos = REPOS if stage.dice.random() < 0.5 else (stage.dice.choice(REPOS),)
         for repo in self.repos:
             self.world.create_repo(repo, {"app.txt": b"one\n", "NOTES.md": b"\n"})
@@ -271,6 +275,8 @@ class TowWorld:
                 return
             copies += fault.kind == "twice"
             delay += fault.seconds * 4
+        if self.all_count and told.name == "pull_request" and self._late.random() < _OVERTAKEN:
+            delay += self._late.uniform(*_OVERTAKEN_SECONDS)
         body = orjson.dumps(payload_of(self.world, ROOT, told))
         for copy in range(copies):
             at = stage.loop.time() + delay * (1 + copy)

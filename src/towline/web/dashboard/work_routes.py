@@ -35,7 +35,10 @@ async def inbox(visit: Visit) -> Response:
         before = _moment_and_key(visit.given("before", 1_000) or "")
         rows, last = await visit.desk.insights.deliveries(_filled(asked), before, A_PAGE)
     following = None if last is None else f"{last[0]} {last[1]}"
-    return visit.page("inbox.html", "inbox", rows=rows, following=following, given=given)
+    parked = await visit.control.inbox.parked([row.key for row in rows])
+    return visit.page(
+        "inbox.html", "inbox", rows=rows, parked=parked, following=following, given=given
+    )
 
 
 def _moment_and_key(cursor: str) -> tuple[int, str] | None:
@@ -57,8 +60,15 @@ async def delivery(visit: Visit) -> Response:
         raise Problem(404, "not_found", "there is no such delivery")
     job = await visit.control.jobs.read(stored.job_id)
     body = (stored.body or b"").decode("utf-8", "replace")
+    parked = await visit.control.inbox.parked([stored.key])
     return visit.page(
-        "delivery.html", "inbox", stored=stored, job=job, payload=pretty(body), found=found
+        "delivery.html",
+        "inbox",
+        stored=stored,
+        parked=parked,
+        job=job,
+        payload=pretty(body),
+        found=found,
     )
 
 
