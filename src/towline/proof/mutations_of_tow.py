@@ -10,6 +10,7 @@ from towline.core import budgets, classify, drift, happenings, lifecycle, sweep,
 from towline.core.budgets import after_move
 from towline.core.classify import STRATEGY_OF
 from towline.core.lifecycle import RESULT_OF, TERMINAL, Move
+from towline.core.parking import head_of
 from towline.core.snapshot import PullRef
 from towline.flow import bridge, remediate, remediate_records, track
 from towline.flow.reconcile_breakers import Breakers, Leave
@@ -88,7 +89,7 @@ def _for_nothing(*_: Any) -> tuple[int, ...]:
 
 
 async def _park_and_go(self: Tracker, stored: Any, place: int, event: Any, numbers: Any) -> None:
-    head = track.head_of(event)
+    head = head_of(event)
     await self._parking.park([Parked.of(stored, place, event, one, head) for one in numbers])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -64,6 +65,7 @@ _RULINGS: Final[Mapping[Ruling, float]] = {
 }  # fmt: skip
 _BUSY_TIMES: Final = 3
 _ALL_COUNT: Final = 0.4
+_BURSTS: Final = 0.5
 _OVERTAKEN: Final = 0.4
 _OVERTAKEN_SECONDS: Final = (0.0, 8.0)
 """How often, and by how much, checks overtake what opens a pull request or moves its head."""
@@ -151,6 +153,7 @@ class TowWorld:
         self.world = World(now=START_US / 1e6, seed=stage.seed)
         self.world.unordered = self.all_count
         self._late = random.Random(f"opened late {stage.seed}")  # noqa: S311  the same again
+        self._bursts = self.all_count and self._late.random() < _BURSTS
         self.repos = REPOS if stage.dice.random() < 0.5 else (stage.dice.choice(REPOS),)
         for repo in self.repos:
             self.world.create_repo(repo, {"app.txt": b"one\n", "NOTES.md": b"\n"})
@@ -280,6 +283,8 @@ class TowWorld:
         body = orjson.dumps(payload_of(self.world, ROOT, told))
         for copy in range(copies):
             at = stage.loop.time() + delay * (1 + copy)
+            if self._bursts:  # several of one pull request are then worked on at the same time
+                at = float(math.ceil(at))
             on_node(
                 WORLD, stage.loop.call_at, at, self._deliver, f"hook-{told.seq}", told.name, body
             )
