@@ -10,7 +10,9 @@ from towline.core import folding
 from towline.core.events import Event
 from towline.core.facts import Facts
 from towline.core.folding import first_heard_us
+from towline.flow import track
 from towline.flow.submit_limits import _Tally
+from towline.flow.track import Tracker
 from towline.idempotency.ledger import Ledger
 from towline.proof.mutations import Mutation, instead, without
 from towline.proof.play import play
@@ -55,12 +57,23 @@ def _whatever_the_forge_says(
     return first_heard_us(known, word, now_us, doubted_us)
 
 
+def _for_none(*_: Any) -> tuple[int, ...]:
+    return ()
+
+
+async def _nothing(*_: Any) -> None:
+    return None
+
+
 def test_a_verdict_from_long_before_a_remedy_is_no_news() -> None:
     """A look found the failure of a policy that nobody had heard of before it was asked again."""
     assert play(745).violations == []
-    whatever = [instead(folding, "first_heard_us", _whatever_the_forge_says)]
-    with without(Mutation("old-verdict", "an old verdict is none", "tow", whatever)):
-        assert any("before its remedy" in one for one in play(745).violations)
+    # The seed was found before events were parked, and shows it only in that play.
+    unparked = [instead(track, "waits_for", _for_none), instead(Tracker, "_release", _nothing)]
+    whatever = [*unparked, instead(folding, "first_heard_us", _whatever_the_forge_says)]
+    for switches, found in ((unparked, False), (whatever, True)):
+        with without(Mutation("old-verdict", "an old verdict is none", "tow", switches)):
+            assert any("before its remedy" in one for one in play(745).violations) is found
 
 
 def test_who_slept_over_its_turn_owes_the_breaker_nothing() -> None:
