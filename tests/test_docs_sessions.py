@@ -152,7 +152,7 @@ def use_the_simulator(folder: Path) -> None:
 def receive_webhooks(folder: Path) -> None:
     """A signed delivery twice: 202, then 200; then the service on two addresses."""
     with Session(folder) as session:
-        first, signed, two_planes = typed("docs/how-to/receive-webhooks.md")
+        first, signed, two_planes, named = typed("docs/how-to/receive-webhooks.md")
         session.type(first.text)
         assert "202 Accepted" in session.type(signed.text)
         assert "200 OK" in session.type(signed.text)
@@ -160,6 +160,11 @@ def receive_webhooks(folder: Path) -> None:
         session.type(two_planes.text)
         assert httpx2.get(session.url("/metrics"), timeout=PATIENCE).status_code == 404
         assert httpx2.get(session.url("/metrics", "8789"), timeout=PATIENCE).status_code == 200
+        session.stop_last()
+        session.type(named.text)
+        for name, status in (("towline.example.com", 200), ("other.example.com", 421)):
+            asked = httpx2.get(session.url("/healthz"), headers={"host": name}, timeout=PATIENCE)
+            assert asked.status_code == status
 
 
 def submit_work(folder: Path) -> None:

@@ -33,6 +33,7 @@ def test_runs(tmp_path: Path) -> None:
 def test_keys(tmp_path: Path) -> None:
     """A heading, and a row for each; without any, a word about that and no failure."""
     url = f"sqlite:///{tmp_path / 'towline.db'}"
+    assert towline(url, "db", "upgrade").exit_code == 0
     none = towline_keys(url, "list")
     assert (none.exit_code, none.stdout) == (0, "")
     assert "there are no keys in the database" in none.stderr

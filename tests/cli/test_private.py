@@ -227,6 +227,8 @@ def test_todays_database_goes_on_working(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "towline.db")) as db:
         db.executescript(f"""
             DROP TABLE towline_sessions; DELETE FROM towline_api_keys;
+            DROP TABLE towline_starts; ALTER TABLE towline_runs DROP COLUMN starts_us;
+            DROP TABLE towline_parked;
             DELETE FROM towline_documents;
             UPDATE towline_version SET version_num = '0008';
             INSERT INTO towline_documents (name, version, body)

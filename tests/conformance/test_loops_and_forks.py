@@ -53,7 +53,6 @@ USES: list[tuple[str, str, Use]] = [
     ("Idempotency", "check_and_set", lambda idem: idem.check_and_set(KEY, "acme", PAYLOAD)),
     ("Idempotency", "get", lambda idem: idem.get(KEY, "acme")),
     ("Idempotency", "redeliver", lambda idem: idem.redeliver(KEY, "acme", "me")),
-    ("Idempotency", "digest", lambda idem: idem.digest(b"text")),
     ("Idempotency", "cleanup_expired", lambda idem: idem.cleanup_expired()),
     ("Idempotency", "stats", lambda idem: idem.stats()),
     ("Locks", "acquire", lambda locks: enter(locks.acquire("repo"))),

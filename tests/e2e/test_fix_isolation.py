@@ -92,7 +92,7 @@ async def test_without_isolation_if_the_settings_say_so(sqlite_url: str, tmp_pat
         assert run["state"] == "done", run
         (warning,) = run["warnings"]
         assert warning.startswith('fix.sandbox is "none"')
-        assert "does not isolate network, processes" in warning
+        assert "does not isolate files, network, processes" in warning
 
 
 def test_the_demo_needs_no_isolation(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Fleet:
         self.network = network
         self.database_url = database_url
         self._folder = folder
-        self._settings = _settings(database_url, redis_url)
+        self._settings = _settings(database_url, redis_url, network.hub.address)
 
     def doors(self) -> list[tuple[str, int]]:
         return [(machine.address, PORT) for machine in self.network.machines.values()]
@@ -89,10 +89,11 @@ class Fleet:
         return "\n".join(f"{log.stem}:\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
 
 
-def _settings(database_url: str, redis_url: str) -> dict[str, str]:
+def _settings(database_url: str, redis_url: str, door: str) -> dict[str, str]:
     return settings_for(database_url) | {
         "PYTHONPATH": str(ROOT / "src"),
         "TOWLINE_LOG__LEVEL": "info",
+        "TOWLINE_SERVE__ALLOWED_HOSTS": door,
         "TOWLINE_ENGINE": "celery",
         "TOWLINE_REDIS_URL": redis_url,
         "TOWLINE_STORE_TIMEOUT_SECONDS": str(STORE_SECONDS),
