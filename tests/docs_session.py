@@ -25,7 +25,7 @@ from tests.servers import free_port
 
 PATIENCE = 90.0
 _PORTS = ("8788", "8789", "8790")
-_STAYS = re.compile(r"(?:[A-Z_]+=\S+ )*towline (?:serve|worker|sim serve)\b.*")
+_STAYS = re.compile(r"(?:[A-Z_]+=(?:'[^']*'|\S+) )*towline (?:serve|worker|sim serve)\b.*")
 _KEY = re.compile(r"shown this once: (tow_\S+)")
 _LISTENS = re.compile(r"listens on http://")
 _IN_ANSWERS = {"JOB_ID": "job_id", "TOKEN": "token"}

@@ -203,9 +203,10 @@ def close_to_others(database: Path) -> list[OpenFile]:
 
 def _set_private(path: Path) -> bool:
     try:
-        if path.stat().st_uid != os.geteuid():
+        known = path.stat()
+        if known.st_uid != os.geteuid():
             return False
-        path.chmod(OWNER_ONLY)
+        path.chmod(stat.S_IMODE(known.st_mode) & OWNER_ONLY)  # what is read-only stays so
     except OSError:
         return False
     return True
