@@ -43,6 +43,10 @@ _MOST_PIPELINED: Final = 64
 _PART_OF_HALF_HEADS: Final = 32
 _SLICE: Final = 16_384
 """What the parser is fed at a time: it can keep back no more than this unnoticed."""
+_MOST_UNJUDGED: Final = MOST_HEAD_BYTES + _SLICE
+"""What is not whole is not judged by its exact size. So that a head has the same answer in whatever
+pieces it comes, it is given some room until it is."""
+_LARGEST_HALF_HEAD: Final = _MOST_UNJUDGED + _SLICE
 _LINGER_SECONDS: Final = 1.0
 _MOST_LINGERING_BYTES: Final = 1 << 20
 _CLOSE: Final = (b"connection", b"close")
@@ -76,10 +80,12 @@ class Edge:
     def check(self) -> None:
         """Raise a `Problem` where there are too many.
 
-        Half heads have a small part of the budget. Most heads come whole, and need none of it.
+        Half heads have a small part of the budget, with room for one of any size. Most heads come
+        whole, and need none of it.
         """
         most = self.limits.max_bytes
-        if self.held > most or self.half_heads > most // _PART_OF_HALF_HEADS:
+        most_half = max(most // _PART_OF_HALF_HEADS, _LARGEST_HALF_HEAD)
+        if self.held > most or self.half_heads > most_half:
             problem = Problem(503, "busy", "too many bytes of requests at once; try again soon")
             raise problem.retry_after(1)
 
@@ -221,7 +227,7 @@ class HttpProtocol(HttpToolsProtocol):
                 self._decline()
         if self._begun:
             self._first = len(data)
-        if self._unheard + self._head > MOST_HEAD_BYTES:
+        if self._unheard + self._head > _MOST_UNJUDGED:
             raise _too_long()
 
     def _count(self) -> None:
@@ -315,7 +321,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _count_trailer(self, name: bytes, value: bytes) -> None:
         """Trailers are of no use here. Their sender must not have them join the headers."""
-        self._head += len(name) + len(value) + 4
+        self._head = (self._head or self._size_of_head()) + len(name) + len(value) + 4
         self._lines += 1
         self._unheard = 0
         self._check_head()
@@ -413,8 +419,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer in place of the app, once all that came before is answered."""
+        problem.__traceback__ = None  # its frames would hold what was read, until the next sweep
         stage, self._stage = self._stage, _ENDED
         self._unheard = 0
+        self.parser = None  # type: ignore[assignment]
         cycle: Any = self.cycle
         waits = cycle is not None and not cycle.response_complete
         if stage == _BODY and waits:
