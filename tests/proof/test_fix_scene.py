@@ -18,6 +18,7 @@ QUICK: Final = (
     "attempts-of-a-run-not-counted",
     "finish-any-token",
     "refused-sandbox-costs-an-attempt",
+    "cooldown-by-the-own-clock",
 )
 
 

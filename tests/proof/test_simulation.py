@@ -23,7 +23,7 @@ SEEDS_PER_SAFEGUARD = 300
 RARE: Final = {
     "swap-any-token": 224,
     "same-token-on-takeover": 224,
-    "renewal-dies-silently": 428,
+    "renewal-dies-silently": 666,
     "release-of-any-token": 162,
     "clients-clock": 141,
     "ghost-lock": 883,
@@ -37,9 +37,8 @@ RARE: Final = {
     "push-without-lock": 230,
     "own-pull-not-adopted": 237,
     "refusal-forgotten-in-a-crash": 867,
-    "opening-not-written-down": 440,
-    "openings-of-others-not-seen": 440,
-    "cooldown-by-the-own-clock": 895,
+    "opening-not-written-down": 867,
+    "openings-of-others-not-seen": 867,
 }
 """Few seeds miss these; where this one still does, the others need not be played."""
 

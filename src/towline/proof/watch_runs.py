@@ -53,6 +53,7 @@ class RunWatch:
         gone = self.runs.keys() - {row[0] for row in rows}
         self._stage.expect(not gone, f"runs have vanished: {sorted(gone)}")
         self._read_stages(db)
+        self._within_cooldown(db)
 
     def _changed(self, run_key: str, before: _Run, after: _Run, names: Sequence[str]) -> None:
         expect, name = self._stage.expect, f"run {run_key[:6]}"
@@ -96,6 +97,16 @@ class RunWatch:
                 age_us = now_us - (other.proposed_us or 0)
                 early = _AT_ONCE_US <= age_us < self._cooldown_us
                 self._stage.expect(not early, f"{name} was begun though {other.url} is new")
+
+    def _within_cooldown(self, db: Any) -> None:
+        """By the store's clock: a machine whose own is behind waits no longer than others."""
+        latest_us = self._stage.server.clock.now_us() + self._cooldown_us
+        late = db.execute(
+            "SELECT id FROM towline_jobs WHERE kind = 'fix' AND state = 'queued' AND run_at_us > ?",
+            (latest_us,),
+        ).fetchall()
+        names = [row[0][-6:] for row in late]
+        self._stage.expect(not late, f"jobs of runs wait for longer than a cooldown: {names}")
 
     def _read_stages(self, db: Any) -> None:
         newest: dict[tuple[str, str], tuple[str, str]] = {}
