@@ -115,10 +115,7 @@ async def delivering(port: int, count: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_memory_stays_bounded(tmp_path: Path, many_files: int) -> None:
-    """Under 200 MB through silent, half-way and endless clients, and 50,000 deliveries.
-
-    The repository's rate does not matter here: what is over it is stored all the same.
-    """
+    """Under 200 MB through silent, half-way and endless clients, and 50,000 deliveries."""
     idle = min(IDLE, many_files - HALF - ENDLESS - 500)
     assert idle > 0, f"this system allows {many_files} open files only"
     settings = {

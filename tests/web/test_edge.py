@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -120,16 +121,52 @@ async def nothing_held(door: FrontDoor) -> bool:
     return door.edge.held == 0
 
 
-def trailers(count: int, each: int) -> bytes:
+async def in_pieces(door: FrontDoor, sent: bytes, *cuts: int) -> RawReply:
+    """Each piece is sent when the server has read the one before."""
+    async with door.wire() as wire:
+        for start, end in pairwise((0, *cuts, len(sent))):
+            await wire.send(sent[start:end])
+
+            async def was_read(end: int = end) -> bool:
+                return end == len(sent) or door.edge.held >= end
+
+            await until(was_read, f"{end} bytes are read")
+        return await wire.reply()
+
+
+@pytest.mark.parametrize("padding", [0, 8000])
+async def test_the_pieces_of_a_head_do_not_matter(sqlite_url: str, padding: int) -> None:
+    """Just below the limit, and with blanks that no header has: 200, whole or cut."""
+    sent = head_of_size(MOST_HEAD_BYTES + 10).replace(b": v", b": " + b" " * padding + b"v")
+    async with ports(sqlite_url) as door:
+        assert (await in_pieces(door, sent)).status == 200
+        assert (await in_pieces(door, sent, 1, len(sent) - 2)).status == 200
+
+
+async def test_a_half_head_alone_is_never_too_much(sqlite_url: str) -> None:
+    """With a budget so small that its part is less than one head: 200, whole or in pieces."""
+    async with ports(sqlite_url, ingest={"max_inflight_bytes": 65_536}) as door:
+        sent = head_of_size(30_000)
+        assert (await in_pieces(door, sent)).status == 200
+        assert (await in_pieces(door, sent, 3000, 9000)).status == 200
+
+
+def trailers(count: int, each: int, *more: str) -> bytes:
     lines = (f"t-{number}: {'v' * each}\r\n" for number in range(count))
-    head = request(HOST, "transfer-encoding: chunked", target="POST /webhooks/github HTTP/1.1")
+    told = (HOST, "transfer-encoding: chunked", *more)
+    head = request(*told, target="POST /webhooks/github HTTP/1.1")
     return head + b"2\r\n{}\r\n0\r\n" + "".join(lines).encode()
 
 
 @pytest.mark.parametrize(
     "sent",
-    [trailers(MOST_HEAD_LINES, 1), trailers(50, 1000), trailers(1, 10**6)],
-    ids=["lines", "bytes", "one line"],
+    [
+        trailers(MOST_HEAD_LINES, 1),
+        trailers(50, 1000),
+        trailers(1, 10**6),
+        trailers(30, 800, "x-long: " + "v" * 10_000) + b"\r\n",
+    ],
+    ids=["lines", "bytes", "one line", "with the head"],
 )
 async def test_trailers_that_are_too_large(sqlite_url: str, is_control: bool, sent: bytes) -> None:
     """They count together with the head: 431, and their delivery is not taken in."""

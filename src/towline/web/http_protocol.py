@@ -44,9 +44,8 @@ _PART_OF_HALF_HEADS: Final = 32
 _SLICE: Final = 16_384
 """What the parser is fed at a time: it can keep back no more than this unnoticed."""
 _MOST_UNJUDGED: Final = MOST_HEAD_BYTES + _SLICE
-"""What is not whole is not judged by its exact size. So that a head has the same answer in whatever
-pieces it comes, it is given some room until it is."""
-_LARGEST_HALF_HEAD: Final = _MOST_UNJUDGED + _SLICE
+"""Only a head that is whole has an exact size. Until then it has room for the difference, so that
+its answer does not depend on the pieces in which it comes."""
 _LINGER_SECONDS: Final = 1.0
 _MOST_LINGERING_BYTES: Final = 1 << 20
 _CLOSE: Final = (b"connection", b"close")
@@ -77,15 +76,15 @@ class Edge:
         """The part of them that is the beginning of a head."""
         self.connections = 0
 
-    def check(self) -> None:
-        """Raise a `Problem` where there are too many.
+    def check(self, half: int = 0) -> None:
+        """Raise a `Problem` where there are too many; `half` are those of the caller's half head.
 
-        Half heads have a small part of the budget, with room for one of any size. Most heads come
-        whole, and need none of it.
+        Half heads have a small part of the budget, or as much as one of them needs. Most heads
+        come whole, and need none of it.
         """
         most = self.limits.max_bytes
-        most_half = max(most // _PART_OF_HALF_HEADS, _LARGEST_HALF_HEAD)
-        if self.held > most or self.half_heads > most_half:
+        crowded = 0 < half < self.half_heads and self.half_heads > most // _PART_OF_HALF_HEADS
+        if self.held > most or crowded:
             problem = Problem(503, "busy", "too many bytes of requests at once; try again soon")
             raise problem.retry_after(1)
 
@@ -247,7 +246,7 @@ class HttpProtocol(HttpToolsProtocol):
         edge.half_heads += half - self._half
         self._half = half
         if more > 0:
-            edge.check()
+            edge.check(half)
         if stage not in (_IDLE, self._timed):
             self._timed = stage
             limits = edge.limits
