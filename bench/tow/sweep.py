@@ -36,6 +36,7 @@ from towline.sim.sight import snapshot_of
 from towline.sim.told import ROOT
 from towline.sim.world import World
 from towline.store.jobs import SqlJobs
+from towline.store.parked import SqlParking
 from towline.store.pulls import SqlPulls
 from towline.store.sql import Database
 from towline.telemetry import audit_to_log
@@ -85,7 +86,7 @@ async def _forgotten(
     """All are on record; then the policy bot passes them, and nobody is told. Bases may move."""
     database = database_for(f"sqlite:///{new_file(bench)}", clock)
     await database.connect()
-    tracker = Tracker(SqlPulls(database), _policy().context)
+    tracker = Tracker(SqlPulls(database), SqlParking(database), _policy().context)
     for ref in refs:
         pull = world.known_pull(ref.repo, ref.number)
         await tracker.observe(ref, snapshot_of(world, pull, ROOT))
