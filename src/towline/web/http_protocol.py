@@ -32,6 +32,7 @@ from math import inf
 from typing import Any, Final
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from towline.web.answers import Problem, too_slow
@@ -203,7 +204,8 @@ class HttpProtocol(HttpToolsProtocol):
                 whole = memoryview(data)
                 for at in range(0, len(whole), _SLICE):
                     self._feed(whole[at : at + _SLICE])
-            self._count()
+            if self._stage != _IDLE or self._held:
+                self._count()
         except Problem as problem:
             self._refuse(problem)
         except httptools.HttpParserError as error:
@@ -232,8 +234,6 @@ class HttpProtocol(HttpToolsProtocol):
     def _count(self) -> None:
         """Hold what is half-way here against the budget and against the clock."""
         stage = self._stage
-        if stage == _IDLE and not self._held:
-            return
         edge = self.edge
         half = held = 0
         if stage == _HEAD:
@@ -314,9 +314,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._count_trailer(name, value)
             return
         name = name.lower()
+        self.headers.append((name, value))
         if name in _JUDGED:
             self._judge_header(name, value)
-        self.headers.append((name, value))
 
     def _count_trailer(self, name: bytes, value: bytes) -> None:
         """Trailers are of no use here. Their sender must not have them join the headers."""
@@ -377,7 +377,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unheard = 0
-        if self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle.response_complete:
             return
         count = len(body)
         edge = self.edge
@@ -385,7 +386,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._bodies[-1] += count
         if edge.held > edge.limits.max_bytes:
             edge.check()
-        super().on_body(body)
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -393,10 +397,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._stage = self._timed = _IDLE
         self._head = self._lines = self._unheard = 0
         self._due = inf
-        if self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle.response_complete:
             self._set_due(self.timeout_keep_alive)
             return
-        super().on_message_complete()
+        cycle.more_body = False
+        cycle.message_event.set()
 
     def _should_upgrade(self) -> bool:
         """uvicorn leaves a request with an offer alone, up to its end at the head."""
