@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import stat
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -27,9 +28,29 @@ _HALF_WRITTEN_SECONDS: Final = 1.0
 _BETWEEN_LOOKS_SECONDS: Final = 0.01
 
 
+class _Turn:
+    """One thread of a process at a time; a child that is forked begins with a turn of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_turn: Final = _Turn()
+
+
 def make_private(path: str | Path) -> None:
-    """Make an empty file for its owner alone; one that is there stays as it is."""
-    with contextlib.suppress(OSError):  # the reader or writer that follows says why
+    """Make an empty file for its owner alone; one that is there stays as it is.
+
+    To close any handle of a file ends all POSIX locks that this process has on it. SQLite locks
+    its file so: without turns, a thread that has just made the file would end the locks of
+    another one that opens it already, and SQLite's shared memory would be cut under both.
+    """
+    with _turn.lock, contextlib.suppress(OSError):  # the reader or writer that follows says why
         os.close(_made(os.path.realpath(path)))
 
 
