@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import time
+import unicodedata
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -107,8 +108,13 @@ def _kept(value: Any, name: str = "") -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
         return 1 + value % (_LARGEST - 1)
     if isinstance(value, str) and name in _IN_WORDS:
-        return "".join(letter if letter.isprintable() else "x" for letter in value)
+        return "".join("x" if _is_odd(letter) else letter for letter in value)
     return value
+
+
+def _is_odd(letter: str) -> bool:
+    """Not printable, although the pattern allows it; control characters stay refused."""
+    return not letter.isprintable() and unicodedata.category(letter) != "Cc"
 
 
 @schemathesis.check
