@@ -12,11 +12,16 @@ class Airport:
     """Flights that land when they are told to; each passenger is answered with its flight."""
 
     def __init__(
-        self, company: Callable[[str], Hashable | None] | None = None, lanes: int = 2
+        self,
+        company: Callable[[str], Hashable | None] | None = None,
+        lanes: int = 2,
+        gathers: bool = False,
     ) -> None:
         self.flights: list[list[str]] = []
         self._landings: list[asyncio.Event] = []
-        self.calls = Coalescer(self._fly, company=company, seats=32, lanes=lanes, even=True)
+        self.calls = Coalescer(
+            self._fly, company=company, seats=32, lanes=lanes, even=True, gathers=gathers
+        )
 
     async def _fly(self, passengers: list[str]) -> list[int]:
         number = len(self.flights)
@@ -98,3 +103,25 @@ async def test_company_is_never_in_two_flights() -> None:
     assert airport.sizes() == [10, 10, 10]
     await airport.land(2)
     assert {future.result() for future in waiting} == {0, 2}
+
+
+async def test_callers_of_successive_turns_share_a_gathering_flight() -> None:
+    """It leaves when a turn of the loop has brought no further caller, also to a lone one."""
+    airport = Airport(lanes=1, gathers=True)
+    for name in ("first", "second", "third"):
+        airport.calls.submit(name)
+        await asyncio.sleep(0)
+    assert airport.flights == []
+    await airport.come()
+    await airport.land(0)
+    await airport.come("alone")
+    assert airport.flights == [["first", "second", "third"], ["alone"]]
+
+
+async def test_a_full_gathering_flight_does_not_wait() -> None:
+    """Callers who never cease to come do not keep the first ones waiting."""
+    airport = Airport(lanes=1, gathers=True)
+    for name in crowd(40):
+        airport.calls.submit(name)
+        await asyncio.sleep(0)
+    assert airport.sizes() == [32]

@@ -56,10 +56,12 @@ class Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[httpx2.AsyncClient]:
-    """Serve on a free loopback port; yields a client whose base URL is the server's."""
+async def serving(app: Any, **given: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    """Serve on a free loopback port; yields a client whose base URL is the server's.
+
+    `given` are further settings of uvicorn."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = Server(uvicorn.Config(app, log_level="critical", ws="none"))
+    server = Server(uvicorn.Config(app, log_level="critical", ws="none", **given))
     task = asyncio.create_task(server.serve([listener]))
     limits = httpx2.Limits(max_connections=100)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

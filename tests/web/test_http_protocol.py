@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from tests.web.asgi_client import DEADLINE, serving
 from tests.web.front_door import (
+    LOOPBACK,
     FrontDoor,
     Knock,
     RawReply,
@@ -17,6 +22,8 @@ from tests.web.front_door import (
     ping,
     push,
 )
+from towline.web.hosts import Hosts
+from towline.web.http_protocol import Edge, EdgeLimits, connections_for
 
 H2C = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB")
 WEBSOCKET = (
@@ -158,3 +165,72 @@ async def test_what_is_no_http(sqlite_url: str, sent: bytes) -> None:
     """A problem like every other, and the end of the connection."""
     async with front_door(sqlite_url) as door:
         assert await refused(door, sent)
+
+
+class Packets(asyncio.Protocol):
+    """A client that notes the pieces in which answers arrive."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.arrived = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self.arrived.set()
+
+    async def next(self) -> bytes:
+        async with asyncio.timeout(DEADLINE):
+            await self.arrived.wait()
+        self.arrived.clear()
+        return self.pieces.pop(0)
+
+
+@asynccontextmanager
+async def packets(port: int, sent: bytes) -> AsyncIterator[Packets]:
+    transport, client = await asyncio.get_running_loop().create_connection(Packets, LOOPBACK, port)
+    transport.write(sent)
+    try:
+        yield client
+    finally:
+        transport.close()
+
+
+@pytest.mark.parametrize("path", ["/webhooks/github", "/healthz"])
+async def test_an_answer_comes_in_one_packet(sqlite_url: str, path: str) -> None:
+    """Head and body of an answer leave together, ours and that of the framework."""
+    knock = ping()
+    request = head_of(knock) + knock.body
+    if path != knock.path:
+        request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    async with front_door(sqlite_url) as door, packets(door.port, request) as client:
+        head, _, body = (await client.next()).partition(b"\r\n\r\n")
+        assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+        assert json.loads(body)["status"] in {"accepted", "ok"}
+        assert not client.pieces
+
+
+async def test_answers_that_have_no_body(sqlite_url: str) -> None:
+    """The head alone leaves at once, and the next answer follows it."""
+    async with front_door(sqlite_url) as door, door.wire() as wire:
+        head = b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        async with packets(door.port, head) as client:
+            assert (await client.next()).endswith(b"\r\n\r\n")
+        assert await goes_on(wire)
+
+
+async def test_a_head_does_not_wait_for_a_body_that_comes_later() -> None:
+    """A page that streams is known to be open before it says anything."""
+    told = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await told.wait()
+        await send({"type": "http.response.body", "body": b"at last"})
+
+    edge = Edge(EdgeLimits(), Hosts())
+    async with serving(app, http=connections_for(edge), lifespan="off") as server:
+        ask = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        async with packets(server.base_url.port or 0, ask) as client:
+            assert (await client.next()).startswith(b"HTTP/1.1 200")
+            told.set()
+            assert b"at last" in await client.next()

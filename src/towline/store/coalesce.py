@@ -9,6 +9,10 @@ Flights that are `even` share the callers among their lanes. Whoever lands toget
 together: left alone, nearly all end up in one flight, and the store waits for the callers and the
 callers for the store. It pays where a call costs much by itself; else the fuller flight is better.
 
+A flight that `gathers` leaves when a turn of the loop has brought no further caller. Where store
+and callers take turns at the interpreter's lock, few full flights cost much less than many small
+ones, and a lone caller waits for one turn only.
+
 Two items with one `key` are never in the air together: a multi-row upsert may touch a row only
 once, and calls on one key keep their order. Items of one `company` are never in two flights at a
 time: the later ones are to find what became of the earlier.
@@ -40,6 +44,7 @@ class Coalescer(Generic[Item, Result]):
         seats: int = 128,
         lanes: int = 1,
         even: bool = False,
+        gathers: bool = False,
         patience: float | None = None,
     ) -> None:
         """No call takes longer than `patience`, where one is given, give or take a tenth."""
@@ -49,6 +54,8 @@ class Coalescer(Generic[Item, Result]):
         self._seats = seats
         self._lanes = lanes
         self._even = even and lanes > 1
+        self._gathers = gathers
+        self._gathered = 0
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._flights: set[asyncio.Task[None]] = set()
         self._aloft: set[Hashable] = set()
@@ -91,6 +98,12 @@ class Coalescer(Generic[Item, Result]):
         return len(self._flights) < self._lanes
 
     def _depart(self) -> None:
+        if self._gathers and self._gathered < len(self._waiting) < self._seats:
+            self._gathered = len(self._waiting)
+            self._boarding = True
+            asyncio.get_running_loop().call_soon(self._depart)
+            return
+        self._gathered = 0
         self._boarding = False
         while self._waiting and self._may_leave():
             passengers = self._board()

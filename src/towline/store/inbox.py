@@ -184,6 +184,7 @@ class SqlInbox:
             seats=database.seats,
             lanes=database.lanes,
             even=True,
+            gathers=not database.far,
             patience=_PATIENCE_SECONDS,
         )
         self._lookups: Coalescer[str, list[Stored]] = Coalescer(

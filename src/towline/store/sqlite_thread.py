@@ -164,11 +164,12 @@ def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Ro
         values: list[Any] = [now]
         for row in chunk:
             values += row
+        before = db.total_changes
         cursor = db.execute(statement.for_sqlite(len(chunk)), values)
         if statement.silent:
             continue
-        if statement.counts:
-            found += db.execute("SELECT changes()").fetchall()  # rowcount knows no WITH
+        if statement.counts:  # rowcount knows no WITH
+            found.append((db.total_changes - before,))
             continue
         answered = cursor.fetchall()
         if statement.uses_epoch and answered:

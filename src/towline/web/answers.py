@@ -17,6 +17,8 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]  # each framework has its own types
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
+AT_ONCE: Final = "towline.answer_at_once"
+"""Where a scope of our own server has a way to write a whole answer in one step."""
 _BODILESS: Final = frozenset({204, 304})
 _JSON: Final = (b"content-type", b"application/json")
 _PROBLEM: Final = (b"content-type", b"application/problem+json")
@@ -75,6 +77,15 @@ def json_messages(status: int, value: Any, headers: Headers | None = None) -> li
 async def answer(send: Send, whole: list[Message]) -> None:
     for message in whole:
         await send(message)
+
+
+async def answer_whole(
+    scope: Scope, send: Send, status: int, headers: Headers, body: bytes
+) -> None:
+    """As `answer`, at a lower cost where the server is ours."""
+    at_once = scope.get(AT_ONCE)
+    if at_once is None or not at_once(status, headers, body):
+        await answer(send, messages(status, headers, body))
 
 
 class Hangup(Exception):

@@ -27,7 +27,7 @@ from towline.web.answers import (
     Scope,
     Send,
     answer,
-    messages,
+    answer_whole,
     too_large,
     whole_body,
 )
@@ -78,12 +78,13 @@ class Hooks:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            whole = messages(*await self._taken(scope, receive))
+            status, headers, body = await self._taken(scope, receive)
         except Hangup:
             return
         except Problem as problem:
-            whole = problem.messages()
-        await answer(send, whole)
+            await answer(send, problem.messages())
+        else:
+            await answer_whole(scope, send, status, headers, body)
 
     async def _taken(self, scope: Scope, receive: Receive) -> Answer:
         source, provider = _route(scope["path"], scope["method"])

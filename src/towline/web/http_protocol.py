@@ -27,7 +27,7 @@ import asyncio
 import contextlib
 from asyncio import TimerHandle
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from towline.web.answers import Problem, too_slow
+from towline.web.answers import AT_ONCE, Headers, Problem, too_slow
 from towline.web.hosts import Hosts
 
 MOST_HEAD_BYTES: Final = 32_768
@@ -137,6 +137,44 @@ class SilentConnection(asyncio.Protocol):
         self._transport.close()
 
 
+class JoinedWrites:
+    """The transport that answers are written to: a head leaves in one packet with its body.
+
+    uvicorn writes the two one after the other, and each write is a system call and a packet. A
+    head whose body does not follow in the same turn of the loop leaves alone at its end.
+    """
+
+    __slots__ = ("_first", "_loop", "_transport")
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._first: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        first, self._first = self._first, None
+        if first is not None:
+            self._transport.writelines((first, data))
+            return
+        self._first = data
+        self._loop.call_soon(self.flush)
+
+    def write_at_once(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        first, self._first = self._first, None
+        if first is not None:
+            self._transport.write(first)
+
+    def is_closing(self) -> bool:
+        return bool(self._transport.is_closing())
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class HttpProtocol(HttpToolsProtocol):
     """A connection that speaks. `edge` is set by `protocol_for`."""
 
@@ -172,6 +210,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._answers = JoinedWrites(transport, self.loop)
         self.edge.connections += 1
         self._set_due(self.edge.limits.head_seconds)
 
@@ -283,6 +322,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._set_due(limits.head_seconds)
 
     def on_response_complete(self) -> None:
+        self._answers.flush()  # an answer may be a head alone
         if self._bodies:
             self.edge.held -= self._bodies.pop(0)
         if self.pipeline:
@@ -365,6 +405,9 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MOST_PIPELINED:
             raise _bad_request(f"more than {_MOST_PIPELINED} requests wait for their answers")
         super().on_headers_complete()
+        cycle: Any = self.cycle
+        cycle.transport = self._answers
+        self.scope[AT_ONCE] = partial(_answer_at_once, cycle)  # type: ignore[typeddict-unknown-key]
         self._stage = _BODY
         self._unheard = 0
         self._bodies.append(0)
@@ -460,6 +503,29 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self.flow.resume_reading()
         self._set_due(_LINGER_SECONDS)
+
+
+def _answer_at_once(cycle: Any, status: int, headers: Headers, body: bytes) -> bool:
+    """What uvicorn's `send` does with a whole answer, in one step, as every delivery gets one.
+
+    False where the caller has to `send` it: to a client that does not read, or after a beginning.
+    """
+    if cycle.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
+        return False
+    if cycle.disconnected:
+        return True
+    lines = [b"%b: %b\r\n" % header for header in (*cycle.default_headers, *headers)]
+    lines.append(b"content-length: %d\r\n" % len(body))
+    if not cycle.keep_alive:
+        lines.append(b"connection: close\r\n")
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.transport.write_at_once(STATUS_LINE[status] + b"".join(lines) + b"\r\n" + body)
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
 
 def _bad_request(why: str) -> Problem:
