@@ -180,8 +180,8 @@ class FixSettings(RepoFixSettings):
     author_email: Name = "towline@localhost"
     """And their address."""
     sandbox: Literal["required", "none"] = "required"
-    """`required`: code of a repository runs only where the machine isolates it. `none`: it runs
-    with what isolation there is, also without any."""
+    """`required`: code of a repository runs only where bubblewrap isolates it. `none`: where
+    bubblewrap does not work, it runs without isolation."""
     audit_network: bool = False
     """Whether `pip-audit` may use the network."""
     agent: AgentSettings | None = None

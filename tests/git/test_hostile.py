@@ -14,7 +14,7 @@ from towline.errors import Rejected
 from towline.git.repositories import GitOptions
 from towline.git.tree_check import TreeLimits, links_that_stay
 from towline.ports.workspace import Limits
-from towline.sandbox.limits import LimitsSandbox
+from towline.sandbox.choice import Choice
 from towline.sim.objects import Entry
 
 PLAIN, LINK, FOLDER, SUBMODULE = "100644", "120000", "40000", "160000"
@@ -303,19 +303,19 @@ async def test_what_a_run_leaves_behind_is_bounded(tmp_path: Path) -> None:
             await tree.commit("x")
 
 
-async def test_a_hostile_test_run_reaches_nothing(tmp_path: Path) -> None:
+async def test_a_hostile_test_run_reaches_nothing(tmp_path: Path, isolation: Choice) -> None:
     """Run in the sandbox it sees neither the cache, nor other runs, nor git's credentials."""
-    sandbox = LimitsSandbox()
-    if "files" not in await sandbox.probe():
-        pytest.skip("this machine isolates no files")
+    sandbox = isolation.sandbox
     code = f"""
 import os, glob
 root = {str(tmp_path)!r}
 print(sorted(os.listdir('.')), os.path.exists(root + '/caches'))
 for place in [*glob.glob(root + '/caches/*/config'), *glob.glob(root + '/runs/*/tree/*')]:
     if 'README.md' not in place and 'src' not in place: print('reached', place)
-try: open('../index', 'ab').write(b'x'); print('index')
+try: open('../index', 'r+b').write(b'x'); print('index')
 except OSError: print('no index')
+try: open('../index', 'ab').write(b'x')
+except OSError: pass
 """
     async with (
         git_place(tmp_path) as place,
@@ -323,7 +323,10 @@ except OSError: print('no index')
         place.repositories.open("github", REPO, "main") as other,
     ):
         (other.folder / "private").write_text("x")
+        index = mine.folder.parent / "index"
+        before = index.read_bytes()
         ran = await sandbox.run([sys.executable, "-c", code], mine.folder, Limits(seconds=20))
+        assert index.read_bytes() == before  # a file of that name in its own /tmp is another one
     assert ran.output.split("\n") == ["['README.md', 'src'] False", "no index", ""], ran
 
 

@@ -1,21 +1,19 @@
-"""Both sandboxes do what they promise; each test runs against each that works here."""
+"""The sandbox does what it promises; without bubblewrap these tests are skipped."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from towline.errors import NotIsolated
 from towline.ports.workspace import Limits, Ran
-from towline.sandbox.bubblewrap import BubblewrapSandbox
-from towline.sandbox.choice import choose_sandbox
+from towline.sandbox.choice import Choice, choose_sandbox
 from towline.sandbox.confined import Supervised
-from towline.sandbox.limits import EVERYTHING, LimitsSandbox
 
 DEADLINE = 60.0
 SECRET = "a secret of the service"
@@ -29,35 +27,9 @@ if os.fork() == 0:
 """
 
 
-async def _bubblewrap() -> BubblewrapSandbox:
-    wrapped = BubblewrapSandbox()
-    trouble = await wrapped.works() if shutil.which("bwrap") else "it is not installed"
-    if trouble is not None:
-        pytest.skip(f"bubblewrap: {trouble}")
-    return wrapped
-
-
-async def _limits() -> LimitsSandbox:
-    limited = LimitsSandbox(required=EVERYTHING)
-    missing = EVERYTHING - await limited.probe()
-    if missing:
-        pytest.skip(f"this machine does not isolate {', '.join(sorted(missing))}")
-    return limited
-
-
-async def _namespaces() -> LimitsSandbox:
-    """Without Landlock, which some kernels lack."""
-    limited = LimitsSandbox(required=EVERYTHING, use=["namespaces"])
-    missing = EVERYTHING - await limited.probe()
-    if missing:
-        pytest.skip(f"namespaces alone do not isolate {', '.join(sorted(missing))} here")
-    return limited
-
-
-@pytest.fixture(params=[_bubblewrap, _limits, _namespaces])
-async def sandbox(request: pytest.FixtureRequest) -> Supervised:
-    opened: Supervised = await request.param()
-    return opened
+@pytest.fixture
+def sandbox(isolation: Choice) -> Supervised:
+    return isolation.sandbox
 
 
 @pytest.fixture
@@ -329,8 +301,8 @@ async def test_who_loses_the_service_leaves_nothing(folder: Path) -> None:
 import asyncio, sys
 from pathlib import Path
 from towline.ports.workspace import Limits
-from towline.sandbox.limits import LimitsSandbox
-asyncio.run(LimitsSandbox().run([sys.executable, "-c", {code!r}], Path({str(folder)!r}), Limits()))
+from towline.sandbox.confined import Supervised
+asyncio.run(Supervised().run([sys.executable, "-c", {code!r}], Path({str(folder)!r}), Limits()))
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", service)
     await _until((folder / "begun").exists)
@@ -360,31 +332,38 @@ async def test_a_folder_that_is_gone_is_trouble_of_the_sandbox(
     assert ran.trouble is not None
 
 
-async def test_the_best_one_is_chosen_with_a_reason() -> None:
+async def test_bubblewrap_is_chosen_with_a_reason(isolation: Choice) -> None:
     """One line for the log, which names the sandbox."""
     choice = await choose_sandbox()
-    assert choice.reason.startswith(f"sandbox: {choice.sandbox.name}")
+    assert choice.reason.startswith("sandbox: bubblewrap")
+    assert choice.missing == isolation.missing == ()
     assert "\n" not in choice.reason
 
 
-async def test_without_bubblewrap_limits_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason says why, and what is isolated."""
+async def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the package's name, for three families of Linux."""
     monkeypatch.setenv("PATH", "/nowhere")
-    choice = await choose_sandbox()
-    assert choice.sandbox.name == "limits"
-    assert "not installed" in choice.reason
+    with pytest.raises(NotIsolated, match="bubblewrap is not installed") as refused:
+        await choose_sandbox()
+    assert "\n" not in str(refused.value)
+    for words in ("apt-get install bubblewrap", "dnf install bubblewrap", "apk add bubblewrap"):
+        assert words in refused.value.fix
 
 
-async def test_a_bubblewrap_that_does_not_work_is_passed_over(
+async def test_a_bubblewrap_that_does_not_work_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried out, not taken at its word."""
+    """It is tried out, not taken at its word; the refusal says what to allow."""
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho No permissions to create namespaces >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    choice = await choose_sandbox()
-    assert choice.sandbox.name == "limits"
+    with pytest.raises(NotIsolated, match="No permissions") as refused:
+        await choose_sandbox()
+    assert "user" in refused.value.fix
+    assert "install" not in refused.value.fix
+    choice = await choose_sandbox(required=False)
+    assert choice.missing == ("files", "network", "processes")
     assert "No permissions" in choice.reason
 
 

@@ -16,7 +16,7 @@ from towline.audit import trouble_with
 from towline.core.checkup import Finding, failure, judge_space, ok, one_line, warning
 from towline.errors import NotIsolated, TowlineError
 from towline.fixers.loading import GROUP
-from towline.sandbox.choice import INSTALL, choose_sandbox
+from towline.sandbox.choice import choose_sandbox
 from towline.service_fix import own_places
 from towline.settings import Settings, variables
 
@@ -40,7 +40,7 @@ async def look_at_git(settings: Settings) -> list[Finding]:
 
 
 async def look_at_sandbox(settings: Settings) -> list[Finding]:
-    """Tried out by running `true` in it; bubblewrap is what is recommended."""
+    """Bubblewrap, tried out by running `true` in it."""
     required = settings.fix.sandbox == "required"
     try:
         choice = await choose_sandbox(required=required, own=own_places(settings))
@@ -55,8 +55,6 @@ async def look_at_sandbox(settings: Settings) -> list[Finding]:
         return [warning("sandbox", said, 'set fix.sandbox = "required"')]
     if not makes_fixes(settings):
         return [ok("sandbox", f"{told}; no fixes are made")]
-    if choice.sandbox.name != "bubblewrap":
-        return [warning("sandbox", told, f"{INSTALL}: it is the recommended sandbox")]
     return [ok("sandbox", told)]
 
 

@@ -1,6 +1,8 @@
-"""A sandbox by bubblewrap: an empty world into which only what is needed is put.
+"""The sandbox: bubblewrap makes an empty root, and puts only what a command needs into it.
 
-The number of processes is limited inside, where only its own are counted.
+Namespaces for the user, processes, mounts, names and the network come from bubblewrap, the filter
+of system calls from `calls.py`, the limits from the supervisor. The number of processes is limited
+inside, where only the command's own are counted.
 """
 
 from __future__ import annotations
@@ -25,19 +27,22 @@ class BubblewrapSandbox(Supervised):
 
     def __init__(self, *, program: str | None = None, **how: Any) -> None:
         super().__init__(**how)
-        self._program = program or shutil.which("bwrap") or "bwrap"
+        self.program = program or shutil.which("bwrap")
         self._prlimit = shutil.which("prlimit", path="/usr/bin:/bin")
 
     async def works(self) -> str | None:
-        """None if it does; otherwise why it does not, found out by running `true`."""
+        """None if it does; otherwise why it does not. It is tried out by running `true`."""
         if not calls.known():
             return f"the system calls of {platform.machine()} are not known, so none is refused"
+        if self.program is None:
+            return "bubblewrap is not installed"
         with tempfile.TemporaryDirectory() as folder:
             ran = await self.run(["true"], Path(folder), Limits(seconds=10))
         if ran.succeeded:
             return None
         said = " ".join((ran.output or ran.trouble or "").split())
-        return said[:200] or f"it ended with {ran.status}"
+        said = said[:200] or f"it ended with {ran.status}"
+        return f"bubblewrap does not work here: {said}"
 
     def _task(
         self,
@@ -54,7 +59,7 @@ class BubblewrapSandbox(Supervised):
 
     def _wrapping(self, task: Mapping[str, Any], limits: Limits) -> list[str]:
         wrapping = [
-            self._program,
+            self.program or "bwrap",
             *("--unshare-all", "--unshare-user", "--uid", _INSIDE_ID, "--gid", _INSIDE_ID),
             *(("--share-net",) if limits.network else ()),
             *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
@@ -62,9 +67,8 @@ class BubblewrapSandbox(Supervised):
             *("--size", _SMALL, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
             *("--size", _SMALL, "--tmpfs", "/tmp"),  # noqa: S108  inside
         ]
-        for path in task["readable"]:
-            if not path.startswith("/dev/"):
-                wrapping += ["--ro-bind-try", path, path]
+        for path in self.readable(limits.network):
+            wrapping += ["--ro-bind-try", path, path]
         for path in task["measured"]:
             wrapping += ["--bind", path, path]
         return [*wrapping, "--remount-ro", "/", "--chdir", task["folder"]]

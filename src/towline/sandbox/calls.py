@@ -28,7 +28,7 @@ _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
 _LOAD, _AND, _IF_EQUAL, _IF_GREATER, _IF_SET, _RETURN = 0x20, 0x54, 0x15, 0x25, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST, _SIZE, _SIZE_ABOVE = 0, 4, 16, 24, 28
 _WITHOUT_X32 = 0xBFFFFFFF
-_PR_SET_SECCOMP, _FILTER = 22, 2
+_PR_SET_SECCOMP, _FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 _CLONE3 = 435
 _IO_URING = (425, 426, 427)
 
@@ -100,12 +100,14 @@ def _step(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
 
 
 def refuse(*, own_segments: bool) -> bool:
-    """From here on, for this process and all that come of it; privileges are given up before."""
+    """From here on, for this process and all that come of it, which gain no privileges any more."""
     text = program(own_segments=own_segments)
     kept = ctypes.create_string_buffer(text, len(text))
     filtering = struct.pack("@HP", len(text) // 8, ctypes.addressof(kept))
     libc = ctypes.CDLL(None, use_errno=True)
     try:
+        if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            return False
         return bool(libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.c_char_p(filtering), 0, 0) == 0)
     except AttributeError:
         return False

@@ -1,28 +1,31 @@
-"""Which sandbox this machine has, and that nothing of a repository runs where it has none.
+"""Chooses the sandbox of this machine. Without one no code of a repository runs.
 
-The fix pipeline, the audits and the doctor ask here. A sandbox counts only if it isolates all of
-`EVERYTHING`; each way is tried by running `true` in it, as a kernel that has namespaces may
-still refuse them to this process.
+The fix pipeline, the audits and the doctor ask here. Bubblewrap is the sandbox; it is tried out by
+running `true` in it, as a kernel that has namespaces may still refuse them to this process. With
+`fix.sandbox = "none"` commands run also where it does not work, and then without isolation.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from towline.errors import NotIsolated
 from towline.ports.workspace import Limits, Ran
+from towline.sandbox import calls
 from towline.sandbox.bubblewrap import BubblewrapSandbox
 from towline.sandbox.confined import Supervised
-from towline.sandbox.limits import EVERYTHING, LimitsSandbox
 
 Isolation: TypeAlias = Literal["required", "none"]
 """`fix.sandbox`: whether this machine has to isolate what it runs."""
 
-INSTALL: Final = "install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap)"
+_INSTALL: Final = (
+    "install bubblewrap, which needs user namespaces: apt-get install bubblewrap (Debian, Ubuntu), "
+    "dnf install bubblewrap (Fedora), apk add bubblewrap (Alpine)"
+)
+_ALLOW: Final = "allow user namespaces (in a container: by its seccomp profile)"
 _FORBIDS: Final = (
     ("user/max_user_namespaces", "0", "set user.max_user_namespaces above 0"),
     ("kernel/unprivileged_userns_clone", "0", "set kernel.unprivileged_userns_clone = 1"),
@@ -34,6 +37,8 @@ _FORBIDS: Final = (
 )
 """Settings of the kernel that forbid user namespaces: place, value, and what allows them."""
 _REFUSED: Final = "this machine cannot isolate code of a repository, so Towline does not run it"
+_NOT_ISOLATED: Final = ("files", "network", "processes")
+"""What only bubblewrap isolates."""
 _log = logging.getLogger("towline.fix")
 
 
@@ -52,31 +57,22 @@ async def choose_sandbox(
     path: str | None = None,
     own: Sequence[Path] = (),
 ) -> Choice:
-    """Bubblewrap if it works here, otherwise our own namespaces and limits.
+    """Bubblewrap if it works here.
 
     `own` is what belongs to this installation and no command may read. With `required`, a machine
-    that does not isolate everything is `NotIsolated`, before anything is run.
+    that does not isolate everything is `NotIsolated`, before anything is run. Without, commands
+    run with limits and a filter of system calls only.
     """
-    program = shutil.which("bwrap")
-    why = "bubblewrap is not installed"
-    if program is not None:
-        wrapped = BubblewrapSandbox(program=program, readable=readable, path=path)
-        trouble = await wrapped.works()
-        if trouble is None:
-            reason = f"sandbox: bubblewrap, which works here ({program})"
-            return _without_own(Choice(wrapped, reason), own, required)
-        why = f"bubblewrap does not work here: {trouble}"
-    limited = LimitsSandbox(required=EVERYTHING if required else (), readable=readable, path=path)
-    holds = await limited.probe()
-    lacking = tuple(sorted(EVERYTHING - holds))
-    missing = ", ".join(lacking)
-    if required and missing:
-        fix = f"{INSTALL} and {_allowance()}" if program is None else _allowance()
-        raise NotIsolated(f"{_REFUSED}: no isolation of {missing} ({why})", fix)
-    held = ", ".join(sorted(holds)) or "nothing"
-    without = f"; not isolated: {missing}" if missing else ""
-    said = f"sandbox: limits, isolating {held}{without} ({why})"
-    return _without_own(Choice(limited, said, lacking), own, required)
+    wrapped = BubblewrapSandbox(readable=readable, path=path)
+    trouble = await wrapped.works()
+    if trouble is None:
+        reason = f"sandbox: bubblewrap, which works here ({wrapped.program})"
+        return _without_own(Choice(wrapped, reason), own, required)
+    if required:
+        raise NotIsolated(f"{_REFUSED}: {trouble}", _remedy(wrapped.program))
+    missing = _NOT_ISOLATED if calls.known() else (*_NOT_ISOLATED, "system calls")
+    said = f"sandbox: limits; not isolated: {', '.join(missing)} ({trouble})"
+    return Choice(Supervised(readable=readable, path=path), said, missing)
 
 
 def _without_own(choice: Choice, own: Sequence[Path], required: bool) -> Choice:
@@ -95,22 +91,28 @@ def _without_own(choice: Choice, own: Sequence[Path], required: bool) -> Choice:
     return choice
 
 
-def _allowance() -> str:
-    """What lets this process make user namespaces."""
-    for name, forbidding, fix in _FORBIDS:
-        try:
-            found = Path("/proc/sys", name).read_text().strip()
-        except OSError:
-            continue
-        if found == forbidding:
-            return fix
-    return "allow user namespaces (in a container: by its seccomp profile)"
+def _remedy(program: str | None) -> str:
+    """What to install, or what lets this process make user namespaces."""
+    if not calls.known():
+        return "run the worker on x86_64 or aarch64"
+    setting = next((fix for name, value, fix in _FORBIDS if _holds(name, value)), None)
+    if program is None:
+        return f"{_INSTALL}; {setting}" if setting else _INSTALL
+    return setting or _ALLOW
+
+
+def _holds(name: str, value: str) -> bool:
+    try:
+        return Path("/proc/sys", name).read_text().strip() == value
+    except OSError:
+        return False
 
 
 class MachineSandbox:
     """The sandbox of this machine, chosen when something is to be run for the first time.
 
-    A refusal is not kept: what is installed meanwhile is found the next time.
+    A refusal is not kept: what is installed meanwhile is found the next time. Nor is a choice
+    that has stopped working.
     """
 
     def __init__(self, isolation: Isolation = "required", own: Sequence[Path] = ()) -> None:
@@ -145,7 +147,13 @@ class MachineSandbox:
         environment: Mapping[str, str] | None = None,
     ) -> Ran:
         sandbox = (await self._choice()).sandbox
-        return await sandbox.run(command, folder, limits, stdin=stdin, environment=environment)
+        ran = await sandbox.run(command, folder, limits, stdin=stdin, environment=environment)
+        if ran.trouble is not None:
+            # Isolation may have vanished since it was chosen: then this is a refusal, not a
+            # failure that another attempt would mend.
+            self._chosen = None
+            await self._choice()
+        return ran
 
     async def _choice(self) -> Choice:
         if self._chosen is None:

@@ -1,4 +1,9 @@
-"""What both sandboxes share: the way to the supervisor and back, with a deadline of its own."""
+"""Runs a command under the supervisor: starts it, hands it the task, reads its report.
+
+`Supervised` alone limits time, memory, processes, disk and output, and filters system calls. It
+isolates neither files nor processes nor the network: `BubblewrapSandbox` adds that. Both are
+chosen by `choice.py`, and `Supervised` only where `fix.sandbox = "none"`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _LONGEST_REPORT: Final = 1 << 20
 _GRACE_SECONDS: Final = 15.0
 _LONGEST_REASON: Final = 500
 _NICE: Final = 10
-_HOME, _ROOT = "home", "root"
+_HOME = "home"
 _ADDRESS_SPACES: Final = 4
 _OPEN_FILES: Final = 1024
 _SYSTEM: Final = (
@@ -44,12 +49,12 @@ _ENDED: Final[Mapping[str, str]] = {
 
 
 class Supervised:
-    """A command under a supervisor; subclasses say how it is cut off.
+    """Commands with limits, but without isolation.
 
     `readable` are folders besides the system's that a command may read, a toolchain for one.
     """
 
-    name: str
+    name = "limits"
 
     def __init__(
         self, *, readable: Sequence[Path] = (), path: str | None = None, nice: int = _NICE
@@ -69,9 +74,6 @@ class Supervised:
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
     ) -> Ran:
-        refusal = self._refusal(limits)
-        if refusal:
-            return Ran(None, "", trouble=refusal)
         try:
             private = await asyncio.to_thread(_private_folder)
             given = {
@@ -85,10 +87,6 @@ class Supervised:
             return await _run(task, limits, stdin)
         except OSError as error:
             return Ran(None, "", trouble=f"the sandbox cannot start: {error.strerror}")
-
-    def _refusal(self, limits: Limits) -> str | None:
-        """Why this machine cannot hold what is asked for."""
-        return None
 
     def _task(
         self,
@@ -104,27 +102,19 @@ class Supervised:
             "command": command,
             "folder": str(folder),
             "environment": dict(environment),
-            "readable": self.readable(limits.network),
-            "writable": [*writable, "/dev/null", "/dev/zero", "/dev/full"],
             "measured": writable,
             "private": str(private),
-            "root": str(private / _ROOT),
-            "network": limits.network,
             "seconds": limits.seconds,
             "memory": limits.memory_bytes,
             "processes": limits.processes,
             "disk": limits.disk_bytes,
             "limits": _resource_limits(limits),
             "nice": self._nice,
-            "confine": False,
-            "required": [],
-            "keep": [],
             "wrapping": [],
         }
 
     def readable(self, network: bool) -> list[str]:
-        devices = ["/dev/urandom", "/dev/random"]
-        return [*_SYSTEM, *(_WITH_NETWORK if network else ()), *devices, *self._readable]
+        return [*_SYSTEM, *(_WITH_NETWORK if network else ()), *self._readable]
 
 
 def _absolute(folder: Path) -> Path:
@@ -145,13 +135,9 @@ def _resource_limits(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _private_folder() -> Path:
-    """For a home that is empty and writable, and for the root of a world of its own.
-
-    The supervisor removes it, so that it goes also if the service does.
-    """
+    """With a home that is empty. The supervisor removes it, also when the service is gone."""
     folder = Path(tempfile.mkdtemp(prefix="towline-sandbox-"))
     (folder / _HOME).mkdir()
-    (folder / _ROOT).mkdir()
     return folder
 
 

@@ -1,29 +1,37 @@
 """Runs one command, watches everything that comes of it, and leaves nothing of it behind.
 
-A script of its own, started as a child of the service, which tells it by one pipe what to do and
-hears by another what came of it. If the first one closes, the service is gone, and so is the
-command. Whatever the command starts is a descendant of this process, also what detaches itself:
-orphans come to the nearest process that asked for them, which is this one.
+A script of its own, started as a child of the service (`confined.py`). One pipe brings the task,
+another takes the report back. If the first one closes, the service is gone, and this process ends
+the command. Whatever the command starts is a descendant of this process, also what detaches
+itself: the kernel gives orphans to the nearest process that asked for them, which is this one.
+
+Bubblewrap isolates the command. Without it (`fix.sandbox = "none"`) only the limits and the filter
+of system calls hold.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
+import resource
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 _LOOK_SECONDS = 0.1
 _KILL_SECONDS = 10.0
 _OWN_PROCESSES = 4
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _load(name: str) -> ModuleType:
@@ -40,38 +48,39 @@ def _load(name: str) -> ModuleType:
 class Command:
     """The command as this process sees it: a child, and whatever descends from it."""
 
-    def __init__(self, task: dict[str, Any], kernel: ModuleType, calls: ModuleType) -> None:
+    def __init__(self, task: dict[str, Any], calls: ModuleType) -> None:
+        self.status: int | None = None
         self._task = task
-        heard, told = os.pipe()
-        self._setup = heard
+        self._process: subprocess.Popen[bytes] | None = None
         self._started, status = os.pipe()
         refused = _readable(calls.program(own_segments=True))
-        if task["wrapping"]:
-            task["keep"] = [status, refused]
-            numbers = {"{status}": str(status), "{refused}": str(refused)}
-            wrapping = [numbers.get(one, one) for one in task["wrapping"]]
-            task["command"] = [*wrapping, *task["command"]]
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(heard)
-            _Child(task, kernel, calls, told).run()
-        for fd in (told, status, refused):
-            os.close(fd)
-        self.status: int | None = None
-
-    def setup(self) -> dict[str, Any]:
-        """What holds, or what went wrong before the command could start."""
-        with os.fdopen(self._setup) as file:
-            text = file.read()
-        return json.loads(text) if text else {}
+        numbers = {"{status}": str(status), "{refused}": str(refused)}
+        wrapping = [numbers.get(one, one) for one in task["wrapping"]]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  its caller says what to run
+                [*wrapping, *task["command"]],
+                cwd=task["folder"],
+                env=task["environment"],
+                pass_fds=(status, refused) if wrapping else (),
+                start_new_session=True,
+                preexec_fn=lambda: _prepare(task, calls),
+            )
+        except OSError as error:
+            if wrapping or error.filename == task["folder"]:
+                raise
+            os.write(2, f"{task['command'][0]}: {error.strerror}\n".encode())
+            self.status = 127 if isinstance(error, FileNotFoundError) else 126
+        finally:
+            os.close(status)
+            os.close(refused)
 
     def started(self) -> bool:
-        """Whether what wraps the command says that it came that far; after its end."""
+        """Whether bubblewrap, where it is used, came as far as the command; after its end."""
         with os.fdopen(self._started) as file:
             return not self._task["wrapping"] or "exit-code" in file.read()
 
     def reap(self) -> bool:
-        """Take leave of those that ended; whether the command itself did."""
+        """Collect the processes that ended. True once the command itself has."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -79,123 +88,43 @@ class Command:
                 return True
             if pid == 0:
                 return self.status is not None
-            if pid == self.pid:
-                self.status = os.waitstatus_to_exitcode(status)
+            if self._process is not None and pid == self._process.pid:
+                self.status = self._process.returncode = os.waitstatus_to_exitcode(status)
 
-    def kill(self) -> bool:
+    def kill(self) -> None:
         """Everything, until nothing is left; what forks meanwhile is found the next time."""
         deadline = time.monotonic() + _KILL_SECONDS
-        if self.status is None:
-            _send(-self.pid, signal.SIGKILL)  # all that there is where /proc is not
-        while time.monotonic() < deadline:
-            found = descendants()
+        if self._process is not None and self.status is None:
+            _send(-self._process.pid, signal.SIGKILL)  # all that there is where /proc is not
+        while time.monotonic() < deadline and (found := descendants()):
             for one in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in found:
                     _send(pid, one)
             self.reap()
-            if not found:
-                return True
             time.sleep(0.005)
-        return False
 
 
-class _Child:
-    """The way from a fork of this process to the command, each step with less."""
+def _prepare(task: dict[str, Any], calls: ModuleType) -> None:
+    """In the child, just before it becomes the command or bubblewrap."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.nice(task["nice"])
+    for name, value in task["limits"]:
+        _set_limit(getattr(resource, f"RLIMIT_{name}", None), value)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL)
+    if not task["wrapping"]:
+        calls.refuse(own_segments=False)
 
-    def __init__(
-        self, task: dict[str, Any], kernel: ModuleType, calls: ModuleType, told: int
-    ) -> None:
-        self._task = task
-        self._kernel = kernel
-        self._calls = calls
-        self._told = told
-        self._holds: list[str] = []
 
-    def run(self) -> NoReturn:
-        try:
-            os.setsid()
-            self._kernel.die_with_parent()
-            os.nice(self._task["nice"])
-            if self._task["confine"]:
-                self._confine()
-            self._execute()
-        except BaseException as error:
-            self._tell({"trouble": f"{type(error).__name__}: {error}"})
-        os._exit(70)
-
-    def _confine(self) -> None:
-        task, kernel = self._task, self._kernel
-        network = task["network"]
-        readable, writable = list(task["readable"]), list(task["writable"])
-        if "namespaces" in task["use"] and kernel.enter_namespaces(network=network):
-            kernel.die_with_parent()
-            self._holds += ["processes", *([] if network else ["network"])]
-            self._continue_in_child(kernel)
-            if not network:
-                kernel.raise_loopback()
-            if kernel.enter_root(task["root"], readable, writable):
-                self._holds.append("files")
-                readable += ["/proc", "/"]
-                writable += ["/dev/shm"]  # noqa: S108  its own
-            self._continue_in_child(kernel)
-            kernel.drop_capabilities()
-        # A network of its own may be used freely; without one at least TCP can be forbidden.
-        free = network or "network" in self._holds
-        if "landlock" in task["use"]:
-            # Alone it does not count: sockets in the file system stay open to a command.
-            kernel.restrict_files(readable, writable, network=free)
-        kernel.forget_privileges()
-        if self._calls.refuse(own_segments="processes" in self._holds) and self._calls.known():
-            self._holds.append("system calls")
-        missing = sorted(set(task["required"]) - set(self._holds))
-        if missing:
-            raise OSError(f"this machine cannot cut it off: no isolation of {', '.join(missing)}")
-
-    def _continue_in_child(self, kernel: ModuleType) -> None:
-        """Stay behind to wait, as the first process of a namespace must; the child goes on."""
-        pid = os.fork()
-        if pid == 0:
-            kernel.die_with_parent()
-            return
-        os.close(self._told)
-        while True:
-            try:
-                ended, status = os.wait()
-            except ChildProcessError:
-                os._exit(70)
-            if ended == pid:
-                code = os.waitstatus_to_exitcode(status)
-                os._exit(code if code >= 0 else 128 - code)
-
-    def _execute(self) -> None:
-        task = self._task
-        os.chdir(task["folder"])
-        own_count = [("NPROC", task["processes"])] if "processes" in self._holds else []
-        self._kernel.set_limits([*task["limits"], *own_count])
-        for number in (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        keep = {0, 1, 2, self._told, *task["keep"]}
-        for fd in _open_fds():
-            if fd not in keep:
-                _close(fd)
-        for fd in task["keep"]:
-            os.set_inheritable(fd, True)
-        self._tell({"holds": self._holds}, close=False)
-        os.set_inheritable(self._told, False)
-        command = task["command"]
-        try:
-            os.execvpe(command[0], command, task["environment"])  # noqa: S606
-        except OSError as error:
-            os.write(2, f"{command[0]}: {error.strerror}\n".encode())
-            os._exit(127 if isinstance(error, FileNotFoundError) else 126)
-
-    def _tell(self, what: dict[str, Any], *, close: bool = True) -> None:
-        try:
-            os.write(self._told, json.dumps(what).encode())
-            if close:
-                os.close(self._told)
-        except OSError:
-            return
+def _set_limit(which: int | None, value: int) -> None:
+    """Soft and hard; what is lower already stays."""
+    if which is None:
+        return
+    _, hard = resource.getrlimit(which)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(which, (value, value))
 
 
 def descendants() -> list[int]:
@@ -275,28 +204,12 @@ def remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _open_fds() -> list[int]:
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return [int(name) for name in os.listdir(folder)]
-        except (OSError, ValueError):
-            continue
-    return list(range(3, 1024))
-
-
 def _readable(text: bytes) -> int:
     """A pipe from which these few bytes can be read, once."""
     reading, writing = os.pipe()
     os.write(writing, text)
     os.close(writing)
     return reading
-
-
-def _close(fd: int) -> None:
-    try:
-        os.close(fd)
-    except OSError:
-        return
 
 
 def _send(pid: int, number: int) -> None:
@@ -315,15 +228,24 @@ def _take_precedence() -> None:
 
 
 def main(control: int, report: int) -> None:
-    kernel, usage, calls = _load("kernel"), _load("usage"), _load("calls")
+    usage, calls = _load("usage"), _load("calls")
     task = _read_task(control)
     _take_precedence()
-    kernel.become_subreaper()
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    watch = Watch(task, usage, control)
-    command = Command(task, kernel, calls)
-    told = command.setup()
+    try:
+        answer = _run(task, Watch(task, usage, control), calls, control)
+    except (OSError, subprocess.SubprocessError) as error:
+        answer = {"trouble": f"{type(error).__name__}: {error}"}
+    finally:
+        remove(task["private"])
+    os.write(report, json.dumps(answer).encode())
+
+
+def _run(task: dict[str, Any], watch: Watch, calls: ModuleType, control: int) -> dict[str, Any]:
+    """What came of the command: its status, or why it had to end."""
+    command = Command(task, calls)
     why: str | None = None
     pause = 0.005
     while not command.reap():
@@ -332,13 +254,12 @@ def main(control: int, report: int) -> None:
             break
         select.select([control], [], [], pause)
         pause = min(_LOOK_SECONDS, pause * 1.5)
-    clean = command.kill()
-    status = None if why else command.status
-    remove(task["private"])
-    if not command.started() and why is None:
-        told["trouble"] = f"it could not be set up (status {status})"
-    answer = {"status": status, "why": why, "clean": clean, **told}
-    os.write(report, json.dumps(answer).encode())
+    command.kill()
+    if why is not None:
+        return {"status": None, "why": why}
+    if not command.started():
+        return {"trouble": f"it could not be set up (status {command.status})"}
+    return {"status": command.status}
 
 
 def _read_task(control: int) -> dict[str, Any]:
