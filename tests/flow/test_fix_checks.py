@@ -1,4 +1,4 @@
-"""What a patch must pass: real git, bandit and detect-secrets, in folders of their own."""
+"""What a patch must pass: real git and bandit, in folders of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.fixers.workshop import BareSandbox, Tree
 from towline.core.fixrun import BANDIT, AllowedLine, Command, Errand, FixPolicy, RunRecord
 from towline.errors import Transient
 from towline.flow.fix_checks import Safety, Scans, Validation
-from towline.flow.fix_secrets import detect_secrets_search
 from towline.flow.fix_stages import Attempt
 from towline.ports.workspace import Ran
 
@@ -48,7 +47,14 @@ def python(*code: str, name: str = "check", network: bool = False) -> Command:
         (f'token = "{TOKEN}"', "GitHub"),
         (f"# {TOKEN}  # pragma: allowlist secret", "GitHub"),
         ('key = "AKIAIOSFODNN7EXAMPLE"', "AWS"),
-        ('password = "correct-horse-battery"', "Secret Keyword"),
+        ('password = "correct-horse-battery"', "password"),
+        ("db_password: 'correct-horse-battery'", "password"),
+        ('{"api-key": "aB3dE6gH9jK2mN5pQ8sT"}', "key"),
+        ('key = "sk_live_' + "aB3dE6gH" * 3 + '"', "Stripe"),
+        ("npm_" + "aB3dE6gH9j" * 3 + "aB3dE6", "npm"),
+        ("SG." + "a" * 22 + "." + "b" * 43, "SendGrid"),
+        ("AccountKey=" + "aB" * 43 + "==", "Azure"),
+        ("eyJ" + "a" * 20 + ".eyJ" + "b" * 20 + "." + "c" * 20, "JSON Web Token"),
         ("-----BEGIN RSA PRIVATE KEY-----", "rivate"),
         ('x = "xoxb-123456789012-abcdefghijkl"', "Slack"),
         ('url = "postgres://app:s3cretpw@db/x"', "URL"),
@@ -77,6 +83,11 @@ async def test_a_planted_secret_is_refused_by_kind_and_line(
         "import os",
         "requests==2.32.4",
         'token = "${TOKEN}"',
+        'password = "{{ vault_password }}"',
+        'api_key = "GITHUB_API_KEY"',
+        'secret_name = "my-secret-name"',
+        'if password == "":',
+        "password = 'short'",
         "x: dict[str, int] = {}",
     ],
 )
@@ -103,19 +114,14 @@ async def test_a_forbidden_path_is_refused_before_anything_is_searched(tmp_path:
     assert end.reason.startswith(".github/workflows/ci.yml: decides what CI runs")
 
 
-@pytest.mark.parametrize(
-    ("package", "stage"),
-    [("detect_secrets.core.plugins.util", Safety()), ("bandit", Scans())],
-)
-async def test_without_its_packages_no_check_is_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, stage: Safety | Scans
+async def test_without_its_package_no_scan_is_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is missing is said in one line, not overlooked."""
-    detect_secrets_search.cache_clear()
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "bandit", None)
     tree = Tree(tmp_path, {"a.py": "x = 1\n"})
     tree.write({"a.py": "x = 2\n"})
-    end = await stage.run(attempt_for(tree))
+    end = await Scans().run(attempt_for(tree))
     assert end.outcome == "refused"
     assert end.reason.endswith("pip install 'towline[fix]'")
 

@@ -20,7 +20,7 @@ from towline.core.pip_audit import advisories_in, needed_versions
 from towline.core.requirement_specs import raised, version_of
 from towline.core.requirements_files import bump, exact_pins
 from towline.core.safety import WORKFLOWS, check_patch, refusal
-from towline.core.secret_patterns import new_secrets, own_search
+from towline.core.secret_patterns import new_secrets, secrets_in
 from towline.errors import Rejected
 
 PACKAGE: Final = "jinja2"
@@ -73,15 +73,15 @@ def secrets_in_patches(data: bytes) -> None:
     """What is found of a secret is its kind and place, never its value."""
     with refusing(Rejected):
         files = parse_diff(data)
-        for secret in new_secrets(files, [own_search]):
+        for secret in new_secrets(files):
             (line,) = [
                 line.text for file in files if file.path == secret.path
                 for line in file.added if line.number == secret.line
             ][:1]  # fmt: skip
-            values = [value for _, value in own_search(secret.path, line)]
+            values = [value for _, value in secrets_in(line)]
             assert values
             assert not any(value in str(secret) for value in values if len(value) > 30)
-    own_search("", sound_text_of(data))
+    secrets_in(sound_text_of(data))
 
 
 def model_answers(data: bytes) -> None:

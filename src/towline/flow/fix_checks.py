@@ -14,13 +14,13 @@ from typing import Final
 
 from towline.core.diffs import FileChange, parse_diff
 from towline.core.failures import classify_failure
-from towline.core.fixrun import BANDIT, Command, FixPolicy
+from towline.core.fixrun import BANDIT, Command
 from towline.core.safety import check_patch, refusal
 from towline.core.scans import ScanFinding, new_findings, read_sarif
-from towline.core.secret_patterns import Searcher, Secret, new_secrets, own_search
+from towline.core.secret_patterns import new_secrets
 from towline.errors import Definitive, MissingExtra, Rejected, Transient
 from towline.flow.fix_bandit import bandit_findings
-from towline.flow.fix_secrets import detect_secrets_search
+from towline.flow.fix_secrets import gitleaks_secrets
 from towline.flow.fix_stages import Attempt, StageEnd
 from towline.flow.scratch import copy_tree, read_report, with_old_versions
 from towline.ports.workspace import Limits, Ran, Sandbox, Workspace
@@ -41,10 +41,7 @@ _NETWORK: Final = frozenset(
 
 
 class Safety:
-    """Looks at the diff alone; `searchers` find secrets in a line."""
-
-    def __init__(self, searchers: Sequence[Searcher] | None = None) -> None:
-        self._searchers = searchers
+    """Looks at the diff alone: where and what it changes, and whether it adds a secret."""
 
     async def run(self, attempt: Attempt) -> StageEnd:
         findings = check_patch(attempt.diff, attempt.policy)
@@ -52,18 +49,14 @@ class Safety:
             log = "\n".join(f"{finding.rule}: {finding}" for finding in findings)
             return StageEnd("refused", refusal(findings), log=log[:_MOST_LOG])
         files = parse_diff(attempt.diff)
-        try:
-            secrets = await asyncio.to_thread(self._secrets, files, attempt.policy)
-        except MissingExtra as missing:
-            return StageEnd("refused", str(missing))
+        allowed = attempt.policy.allowed_secrets
+        secrets = await asyncio.to_thread(new_secrets, files, allowed)
+        if not secrets:
+            secrets = await gitleaks_secrets(files, attempt.sandbox, allowed)
         if secrets:
             named = _list([str(secret) for secret in secrets])
             return StageEnd("refused", f"the patch holds what looks like a secret: {named}")
         return StageEnd("passed", f"{len(files)} files", {"files": [one.path for one in files]})
-
-    def _secrets(self, files: Sequence[FileChange], policy: FixPolicy) -> tuple[Secret, ...]:
-        searchers = self._searchers or (own_search, detect_secrets_search())
-        return new_secrets(files, searchers, policy.allowed_secrets)
 
 
 class Scans:

@@ -19,7 +19,8 @@ class BranchMoved(RepositoryUnavailable):
 
 
 class Limits(NamedTuple):
-    """What a command may use. `writable` are folders besides its own that it may write to."""
+    """What a command may use. `writable` are folders besides its own that it may write to,
+    `readable` files and folders that it may read besides the system's."""
 
     seconds: float = 600.0
     memory_bytes: int = 2 * 1024**3
@@ -27,6 +28,7 @@ class Limits(NamedTuple):
     output_bytes: int = 1_000_000
     network: bool = False
     writable: Sequence[Path] = ()
+    readable: Sequence[Path] = ()
     disk_bytes: int = 4 * 1024**3
     """How much it may add to what it may write to; no file may be larger than this either."""
 

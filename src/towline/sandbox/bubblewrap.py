@@ -67,7 +67,7 @@ class BubblewrapSandbox(Supervised):
             *("--size", _SMALL, "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
             *("--size", _SMALL, "--tmpfs", "/tmp"),  # noqa: S108  inside
         ]
-        for path in self.readable(limits.network):
+        for path in (*self.readable(limits.network), *map(str, limits.readable)):
             wrapping += ["--ro-bind-try", path, path]
         for path in task["measured"]:
             wrapping += ["--bind", path, path]
