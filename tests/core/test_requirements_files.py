@@ -64,7 +64,10 @@ def test_poetry_specifiers(specifier: str, after: str) -> None:
     assert raised(specifier, FIXED, poetry=True) == after
 
 
-@pytest.mark.parametrize("specifier", ["!=2.5.1", "==two", "^2.0", "==2.0 or so", "!=2.5.*"])
+@pytest.mark.parametrize(
+    "specifier",
+    ["!=2.5.1", "!=2.5.1+local", "~=2", "==two", "^2.0", "==2.0 or so", "!=2.5.*"],
+)
 def test_specifiers_that_cannot_be_raised(specifier: str) -> None:
     """The fixed version is shut out, or the specifier is not understood."""
     with pytest.raises(Rejected):

@@ -90,17 +90,6 @@ def model_answers(data: bytes) -> None:
         check_patch(diff_in(text_of(data)), FixPolicy())
 
 
-def versions(data: bytes) -> None:
-    """Two versions are ordered as the reference has them."""
-    texts = [sound_text_of(part) for part in parts_of(data, 2)]
-    with refusing(Rejected):
-        ours = [version_of(text) for text in texts]
-        theirs = [Version(text) for text in texts]
-        public = [Version(one.public) for one in theirs]
-        assert (ours[0] < ours[1]) == (public[0] < public[1])
-        assert (ours[0] == ours[1]) == (public[0] == public[1])
-
-
 def specifiers(data: bytes) -> None:
     """A raised specifier lets the fixed version in, nothing below it, and is not raised again."""
     specifier, fixed, poetry = map(sound_text_of, parts_of(data, 3))
@@ -293,8 +282,6 @@ TARGETS: Final = (
     Target("diffs.model", model_answers, _answer_seeds, (*_DIFF_WORDS, b"```diff\n", b"\n```\n")),
     Target("diffs.paths", patch_paths, lambda: [b"b.py", b".GIT/x", b"gi~1", "\u2024git".encode()],
            (b"/", b"..", b".git", b"git~1", b":", b"\\", b".", b" ", "\u200b".encode())),
-    Target("requirements.version", versions, lambda: [joined(b"1.0", b"1.0.post1"),
-           joined(b"1.0.dev3", b"1.0a2"), joined(b"1!2", b"v2-1")], _SPEC_WORDS),
     Target("requirements.specifier", specifiers, _spec_seeds, _SPEC_WORDS),
     Target("requirements.file", requirements, _requirement_seeds, _FILE_WORDS),
     Target("requirements.pyproject", pyprojects, _pyproject_seeds, _FILE_WORDS),

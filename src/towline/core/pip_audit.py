@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import orjson
+from packaging.version import Version
 
 from towline.core.fixrun import Advisory
-from towline.core.requirement_specs import Version, version_of
+from towline.core.requirement_specs import version_of
 from towline.errors import Rejected
 
 

@@ -1,70 +1,34 @@
 """Raising what a requirement asks for to a version without a known vulnerability.
 
 Of a specifier only what stands in the way is changed: a pin is moved, a floor is raised, a
-ceiling that shuts the fixed version out is lifted to the next major one.
+ceiling that shuts the fixed version out is lifted to the next major one. `packaging` knows what a
+version is and what a clause lets in; how a clause is rewritten is decided here.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+from packaging.specifiers import InvalidSpecifier, Specifier
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from towline.errors import Rejected
 
 NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,100}[A-Za-z0-9])?"
-_VERSION = re.compile(
-    r"v?(?:(?P<epoch>\d{1,9})!)?(?P<release>\d{1,9}(?:\.\d{1,9}){0,10})"
-    r"(?:[-_.]?(?P<pre>a|b|c|rc|alpha|beta|pre|preview)[-_.]?(?P<pre_n>\d{0,9}))?"
-    r"(?:(?:[-_.]?(?:post|rev|r)[-_.]?|-)(?P<post>\d{1,9}))?(?:[-_.]?dev[-_.]?(?P<dev>\d{0,9}))?"
-    r"(?:\+[a-z0-9]+(?:[-_.][a-z0-9]+)*)?",
-    re.IGNORECASE | re.ASCII,
-)
 _CLAUSE = re.compile(r"\s*+(===|==|~=|!=|<=|>=|<|>|\^|~)?\s*+([^\s,;]++)\s*+")
-_PRE: Final = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
-_FINAL: Final = "z"
-
-
-class Version(NamedTuple):
-    """Ordered as PEP 440 says; the local part does not count."""
-
-    epoch: int
-    release: tuple[int, ...]
-    pre: tuple[str, int]
-    post: int
-    dev: float
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        return self.release or (0,)
-
-    @property
-    def is_early(self) -> bool:
-        """Before its release."""
-        return self.pre[0] != _FINAL or self.dev != float("inf")
-
-    def written(self, *parts: int) -> str:
-        """A release of the same epoch."""
-        epoch = f"{self.epoch}!" if self.epoch else ""
-        return f"{epoch}{'.'.join(map(str, parts))}"
+_LONGEST_VERSION: Final = 100
 
 
 def version_of(text: str) -> Version:
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise Rejected(f"{text[:50]!r} is not a version")
-    release = tuple(int(part) for part in match["release"].split("."))
-    while len(release) > 1 and release[-1] == 0:
-        release = release[:-1]
-    dev = float(match["dev"] or 0) if match["dev"] is not None else float("inf")
-    if match["pre"]:
-        letter = match["pre"].lower()
-        pre = (_PRE.get(letter, letter), int(match["pre_n"] or 0))
-    elif match["dev"] is not None and match["post"] is None:
-        pre = ("", 0)
-    else:
-        pre = (_FINAL, 0)
-    post = int(match["post"]) if match["post"] is not None else -1
-    return Version(int(match["epoch"] or 0), release, pre, post, dev)
+    """Without its local part, which does not count for the order."""
+    try:
+        if len(text) > _LONGEST_VERSION or not text.isascii():
+            raise ValueError(text)
+        return Version(Version(text).public)
+    except ValueError:  # packaging's own error is one
+        raise Rejected(f"{text[:50]!r} is not a version") from None
 
 
 def same_name(one: str, other: str) -> bool:
@@ -72,7 +36,7 @@ def same_name(one: str, other: str) -> bool:
 
 
 def plain_name(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return canonicalize_name(name)
 
 
 def raised(specifier: str, fixed: str, *, poetry: bool = False) -> str:
@@ -104,57 +68,48 @@ def _clause(text: str, poetry: bool) -> tuple[str, str]:
 
 def _moved(operator: str, version: str, fixed: str, wanted: Version) -> tuple[str, str]:
     """One clause, moved as far as it must be."""
-    if version.endswith(".*"):
-        return operator, _wildcard(operator, version.removesuffix(".*"), fixed, wanted)
-    known = version_of(version)
-    if operator in ("", "==", "===", "^", ">=", "~"):
-        return operator, fixed if known < wanted else version
-    if operator == ">":
-        return (">=", fixed) if known < wanted else (operator, version)
-    if operator == "~=":
-        return operator, _compatible(version, known, fixed, wanted)
-    if operator == "<=":
-        return operator, fixed if known < wanted else version
+    stem = version.removesuffix(".*")
+    known = version_of(stem)
+    if operator == "!=":
+        if known == wanted or not _lets_in(operator, version, wanted):
+            raise Rejected(f"the fixed version {fixed} is shut out by !={version}")
+        return operator, version
     if operator == "<":
-        return operator, version if _below(wanted, known) else wanted.written(wanted.parts[0] + 1)
-    if known == wanted:
-        raise Rejected(f"the fixed version {fixed} is shut out by !={version}")
-    return operator, version
+        lets_in = _lets_in(operator, version, wanted)
+        return operator, version if lets_in else _written(wanted, wanted.major + 1)
+    parts = stem.count(".") + 1
+    if stem != version:
+        kept = known > wanted or _lets_in("==", version, wanted)
+        return operator, version if kept else f"{_shortened(wanted, parts)}.*"
+    if known >= wanted:
+        return operator, version
+    if operator == ">":
+        return ">=", fixed
+    if operator == "~=" and fixed.count(".") + 1 != parts:
+        lets_in = _lets_in(operator, version, wanted)
+        return operator, version if lets_in else _shortened(wanted, parts)
+    return operator, fixed
 
 
-def _below(wanted: Version, known: Version) -> bool:
-    """By PEP 440 `<2` lets no pre-release of 2 in."""
-    same_release = (wanted.epoch, wanted.release) == (known.epoch, known.release)
-    return wanted < known and (known.is_early or not (wanted.is_early and same_release))
+def _lets_in(operator: str, version: str, wanted: Version) -> bool:
+    try:
+        return Specifier(operator + version).contains(wanted, prereleases=True)
+    except InvalidSpecifier:
+        raise Rejected(f"the specifier {(operator + version)[:60]!r} is not understood") from None
 
 
-def _wildcard(operator: str, prefix: str, fixed: str, wanted: Version) -> str:
-    known = version_of(prefix).parts
-    count = prefix.count(".") + 1
-    padded = (*wanted.parts, *([0] * count))[:count]
-    kept = padded == (*known, *([0] * count))[:count]
-    if operator == "!=" and kept:
-        raise Rejected(f"the fixed version {fixed} is shut out by !={prefix}.*")
-    if operator == "!=" or kept or known > wanted.parts:
-        return f"{prefix}.*"
-    return f"{wanted.written(*padded)}.*"
+def _shortened(version: Version, parts: int) -> str:
+    return _written(version, *(*version.release, *([0] * parts))[:parts])
 
 
-def _compatible(version: str, known: Version, fixed: str, wanted: Version) -> str:
-    """`~=1.4` stays if it lets the fixed version in, and else takes as many parts of it."""
-    count = version.count(".") + 1
-    prefix = (*known.parts, *([0] * count))[: count - 1]
-    padded = (*wanted.parts, *([0] * count))
-    if wanted < known or (wanted.epoch, *padded[: count - 1]) == (known.epoch, *prefix):
-        return fixed if known < wanted and fixed.count(".") + 1 == count else version
-    return fixed if fixed.count(".") + 1 == count else wanted.written(*padded[:count])
+def _written(version: Version, *release: int) -> str:
+    """A release of the same epoch."""
+    epoch = f"{version.epoch}!" if version.epoch else ""
+    return f"{epoch}{'.'.join(map(str, release))}"
 
 
 def _holds_floor(operator: str, version: str, wanted: Version) -> bool:
     """Whether a clause keeps everything below the fixed version out."""
     if version.endswith(".*"):
         return operator == "==" and version_of(version.removesuffix(".*")) > wanted
-    known = version_of(version)
-    if operator in ("", "==", "===", ">=", "^", "~", "~="):
-        return known >= wanted
-    return operator == ">" and known >= wanted
+    return operator not in ("<", "<=", "!=") and version_of(version) >= wanted
