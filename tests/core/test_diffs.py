@@ -25,6 +25,7 @@ NASTY_NAMES = [
     "tab\there",
     "new\nline",
     "tä.txt",
+    "tä b.txt",
     "-dash",
     "trailing ",
     "\x01\x7f",
@@ -66,8 +67,7 @@ def test_lines_that_look_like_headers_are_content(tmp_path: Path) -> None:
     assert change.paths == ("x",)
 
 
-@pytest.mark.parametrize("options", [("--no-renames",), ("-M",)])
-def test_names_survive_git_s_quoting(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_names_survive_git_s_quoting(tmp_path: Path) -> None:
     """Any name that a file can have is read as it is, made, changed or deleted."""
     names = [os.fsencode(name) for name in NASTY_NAMES] + [b"not\xff\xfeutf8"]
     tree = Tree(tmp_path, {"keep": "x\n"})
@@ -76,28 +76,40 @@ def test_names_survive_git_s_quoting(tmp_path: Path, options: tuple[str, ...]) -
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{place} and some text of its own\n" if place % 2 else "")
     expected = {name.decode("utf-8", "surrogateescape") for name in names}
-    made = parse_diff(tree.changes(*options))
+    made = parse_diff(tree.changes())
     assert {change.new_path for change in made if change.created} == expected
     git(tmp_path, "commit", "-q", "-m", "second")
-    gone = parse_diff(git(tmp_path, "diff", "--binary", *options, "HEAD", tree.base_sha))
+    gone = parse_diff(git(tmp_path, "diff", "--binary", "--no-renames", "HEAD", tree.base_sha))
     assert {change.old_path for change in gone if change.deleted} == expected
 
 
-def test_renames_copies_and_modes(tmp_path: Path) -> None:
-    """A rename has both names, a copy one; links and executables show by their modes."""
-    text = "".join(f"line {number}\n" for number in range(30))
-    tree = Tree(tmp_path, {"old name.txt": text, "run.sh": "x\n", "copied.txt": text * 2})
-    (tmp_path / "old name.txt").rename(tmp_path / "new name.txt")
+def test_modes_are_told(tmp_path: Path) -> None:
+    """Links and executables show by their modes, also where only the mode changes."""
+    tree = Tree(tmp_path, {"run.sh": "x\n", "both.sh": "x\n", "link": "x\n"})
     (tmp_path / "run.sh").chmod(0o755)
+    tree.write({"both.sh": "y\n"})
+    (tmp_path / "both.sh").chmod(0o755)
+    (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("/etc/passwd")
+    changes = parse_diff(tree.changes())
+    found = {change.path: change for change in changes}
+    for name in ("run.sh", "both.sh"):
+        assert (found[name].old_mode, found[name].new_mode) == ("100644", "100755")
+    links = [change.modes for change in changes if change.path == "link"]
+    assert links == [{"100644"}, {"120000"}]
+
+
+def test_renames_and_copies_are_refused(tmp_path: Path) -> None:
+    """git is asked for none; a patch with one is not of our making."""
+    text = "".join(f"line {number}\n" for number in range(30))
+    tree = Tree(tmp_path, {"old name.txt": text, "copied.txt": text * 2})
+    (tmp_path / "old name.txt").rename(tmp_path / "new name.txt")
+    with pytest.raises(Rejected):
+        parse_diff(tree.changes("-M"))
+    (tmp_path / "new name.txt").rename(tmp_path / "old name.txt")
     tree.write({"copied.txt": text * 2 + "end\n", "copy of.txt": text * 2})
-    found = {change.path: change for change in parse_diff(tree.changes("-M", "-C"))}
-    assert found["new name.txt"].paths == ("old name.txt", "new name.txt")
-    assert found["new name.txt"].modes == set()
-    assert (found["run.sh"].old_mode, found["run.sh"].new_mode) == ("100644", "100755")
-    assert found["link"].modes == {"120000"}
-    assert found["copy of.txt"].created
-    assert found["copy of.txt"].copied_from == "copied.txt"
+    with pytest.raises(Rejected):
+        parse_diff(tree.changes("-M", "-C"))
 
 
 def test_binaries_and_submodules_are_told(tmp_path: Path) -> None:
@@ -180,6 +192,11 @@ def test_a_damaged_diff_is_read_or_refused(data: st.DataObject) -> None:
         (b"--- a/x.py", b"--- /dev/null"),
         (b"index 1111111..2222222 100644", b"new file mode 100644"),
         (b"index 1111111..2222222 100644", b"rename from x.py\nrename to z.py"),
+        (b"index 1111111..2222222 100644", b"index 1111111..2222222"),
+        (b"index 1111111..2222222 100644", b"old mode 100644"),
+        (b"index", b"old mode 100644\nnew mode 120000\nindex"),
+        (b"index", b"new file mode 100644\ndeleted file mode 100644\nindex"),
+        (b"diff --git a/x.py b/x.py", b"diff --git a/x.py  b/x.py"),
         (b"@@ -1,3 +1,3 @@", b"@@ -1,3 +1,2 @@"),
         (b"@@ -1,3 +1,3 @@", b"@@ -1,4 +1,4 @@"),
         (b" three\n", b" three"),

@@ -1,13 +1,16 @@
-"""Reads what `git diff` writes, into files with their modes and lines.
+"""Reads a patch as `git diff --no-renames` writes it: files with their modes and lines.
 
-Strict on purpose: what is not surely understood is `Rejected`, since others decide by what is
-read here whether a patch may be proposed. Prefixes must be the usual `a/` and `b/`.
+SAFETY, the search for secrets and the scans judge a fix by what is read here. The patch is always
+git's own text: what a fixer or a model made is applied to the worktree first, by git, and git says
+what changed (`git/worktree.py`). That text is stored with the run, and a later attempt judges it
+again before it touches a new worktree. So it is read without git, and strictly: what is not surely
+understood is `Rejected`, a rename, a copy and other prefixes than `a/` and `b/` among them.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from towline.errors import Rejected
@@ -18,8 +21,8 @@ EXECUTABLE: Final = "100755"
 
 _HEADER: Final = b"diff --git "
 _NOWHERE: Final = b"/dev/null"
-_MODE = re.compile(rb"[0-7]{6}")
-_INDEX = re.compile(rb"[0-9a-f]{4,64}\.\.[0-9a-f]{4,64}(?: ([0-7]{6}))?")
+_MODE = re.compile(rb"(old mode|new mode|new file mode|deleted file mode) ([0-7]{6})")
+_INDEX = re.compile(rb"index [0-9a-f]{4,64}\.\.[0-9a-f]{4,64}(?: ([0-7]{6}))?")
 _HUNK = re.compile(
     rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(?: .*)?", re.DOTALL
 )
@@ -28,11 +31,6 @@ _BINARY_BLOCK = re.compile(
 )
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPED = re.compile(rb"\\(?:([0-3][0-7]{2})|(.))", re.DOTALL)
-_KEYWORDS: Final = (
-    *(b"old mode", b"new mode", b"new file mode", b"deleted file mode", b"index"),
-    *(b"rename from", b"rename to", b"copy from", b"copy to"),
-    *(b"similarity index", b"dissimilarity index"),
-)
 _LETTERS: Final = {
     b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r",
     b'"': b'"', b"\\": b"\\",
@@ -59,7 +57,7 @@ class Hunk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A path is None where there is no such version; a mode is None where git does not say.
+    """Path and mode are None where there is no such version.
 
     Bytes of a path that are not UTF-8 are kept as lone surrogates.
     """
@@ -70,7 +68,6 @@ class FileChange:
     new_mode: str | None = None
     binary: bool = False
     hunks: tuple[Hunk, ...] = ()
-    copied_from: str | None = None
 
     @property
     def path(self) -> str:
@@ -158,96 +155,77 @@ class _Lines:
         return Rejected(f"line {self._place + 1} of the diff {why}")
 
 
-@dataclass(slots=True)
-class _Told:
-    """What the lines of a file say."""
-
-    header: bytes
-    created: bool = False
-    deleted: bool = False
-    copied: bool = False
-    moved_from: bytes | None = None
-    moved_to: bytes | None = None
-    old_mode: str | None = None
-    new_mode: str | None = None
-    marks: tuple[bytes, bytes] | None = None
-    """The names behind `---` and `+++`."""
-    binary: bool = False
-    hunks: list[Hunk] = field(default_factory=list)
-
-
 def _file(lines: _Lines) -> FileChange:
     if not lines.peek().startswith(_HEADER):
         raise lines.wrong("is not the beginning of a file")
-    told = _Told(lines.take().removeprefix(_HEADER))
-    while _noted(lines.peek(), told):
-        lines.take()
-    _read_content(lines, told)
-    old, new = (_path(name) for name in _names(told))
+    old, new, path = _names(lines.take().removeprefix(_HEADER))
+    old_mode, new_mode = _modes(lines)
+    marks = (_NOWHERE if old_mode is None else old, _NOWHERE if new_mode is None else new)
     return FileChange(
-        old_path=None if told.created or told.copied else old,
-        new_path=None if told.deleted else new,
-        old_mode=None if told.copied else told.old_mode,
-        new_mode=told.new_mode,
-        binary=told.binary,
-        hunks=tuple(told.hunks),
-        copied_from=old if told.copied else None,
+        old_path=None if old_mode is None else path,
+        new_path=None if new_mode is None else path,
+        old_mode=old_mode,
+        new_mode=new_mode,
+        hunks=_hunks(lines, marks),
+        binary=_is_binary(lines),
     )
 
 
-def _noted(line: bytes, told: _Told) -> bool:
-    """Whether it is a line between the first one and the content, which is then noted."""
-    keyword = next((word for word in _KEYWORDS if line.startswith(word + b" ")), b"")
-    value = line[len(keyword) + 1 :]
-    if keyword.endswith(b" mode"):
-        _note_mode(keyword, value, told)
-    elif keyword == b"index":
-        _note_index(value, told)
-    elif keyword in (b"rename from", b"copy from"):
-        told.moved_from = _name(value)
-        told.copied = keyword == b"copy from"
-    elif keyword in (b"rename to", b"copy to"):
-        told.moved_to = _name(value)
-    return bool(keyword)
+def _names(header: bytes) -> tuple[bytes, bytes, str]:
+    """Both names as they stand there, and the path, which they share without their prefixes."""
+    middle = len(header) // 2
+    old, new = header[:middle], header[middle + 1 :]
+    plain = _unquoted(old).removeprefix(b"a/")
+    told = b"a/" + plain, b" ", b"b/" + plain
+    if not plain or (_unquoted(old), header[middle : middle + 1], _unquoted(new)) != told:
+        raise Rejected("the diff contradicts itself about a file's name")
+    return old, new, plain.decode("utf-8", errors="surrogateescape")
 
 
-def _note_mode(keyword: bytes, mode: bytes, told: _Told) -> None:
-    if _MODE.fullmatch(mode) is None:
-        raise Rejected("the diff has a file mode that cannot be read")
-    if keyword in (b"old mode", b"deleted file mode"):
-        told.old_mode = mode.decode()
-    else:
-        told.new_mode = mode.decode()
-    told.created |= keyword == b"new file mode"
-    told.deleted |= keyword == b"deleted file mode"
-
-
-def _note_index(value: bytes, told: _Told) -> None:
-    match = _INDEX.fullmatch(value)
-    if match is None:
-        raise Rejected("the diff has an index line that cannot be read")
-    if match[1]:
-        told.old_mode = told.new_mode = match[1].decode()
-
-
-def _read_content(lines: _Lines, told: _Told) -> None:
-    line = lines.peek()
-    if line.startswith(b"--- "):
-        old, new = lines.take(), lines.take()
-        if not new.startswith(b"+++ "):
-            raise lines.wrong("does not come after the name of a new version")
-        told.marks = _mark(old[4:]), _mark(new[4:])
-        while lines.peek().startswith(b"@@ "):
-            told.hunks.append(_hunk(lines))
-        if not told.hunks:
-            raise lines.wrong("should be a hunk")
-    elif line == b"GIT binary patch" or (
-        line.startswith(b"Binary files ") and line.endswith(b" differ")
-    ):
-        told.binary = True
+def _modes(lines: _Lines) -> tuple[str | None, str | None]:
+    """Old and new mode, from any of the four ways in which git tells them."""
+    told: dict[bytes, str] = {}
+    while (match := _MODE.fullmatch(lines.peek())) is not None:
+        told[match[1]] = match[2].decode()
         lines.take()
-        while not lines.at_end and _BINARY_BLOCK.fullmatch(lines.peek()):
-            lines.take()
+    if (match := _INDEX.fullmatch(lines.peek())) is not None:
+        lines.take()
+        if match[1]:
+            told[b"index"] = match[1].decode()
+    names = tuple(sorted(told))
+    if names == (b"index",):
+        return told[b"index"], told[b"index"]
+    if names == (b"new mode", b"old mode"):
+        return told[b"old mode"], told[b"new mode"]
+    if names not in ((b"new file mode",), (b"deleted file mode",)):
+        raise lines.wrong("comes after modes that do not say what becomes of the file")
+    return told.get(b"deleted file mode"), told.get(b"new file mode")
+
+
+def _hunks(lines: _Lines, marks: tuple[bytes, bytes]) -> tuple[Hunk, ...]:
+    if not lines.peek().startswith(b"--- "):
+        return ()
+    for sign, mark in zip((b"--- ", b"+++ "), marks, strict=True):
+        # A tab ends a name that has spaces in it.
+        if lines.take() not in (sign + mark, sign + mark + b"\t"):
+            raise Rejected("the diff contradicts itself about a file's name, or if it is there")
+    hunks = []
+    while lines.peek().startswith(b"@@ "):
+        hunks.append(_hunk(lines))
+    if not hunks:
+        raise lines.wrong("should be a hunk")
+    return tuple(hunks)
+
+
+def _is_binary(lines: _Lines) -> bool:
+    line = lines.peek()
+    named = line.startswith(b"Binary files ") and line.endswith(b" differ")
+    if line != b"GIT binary patch" and not named:
+        return False
+    lines.take()
+    while not lines.at_end and _BINARY_BLOCK.fullmatch(lines.peek()):
+        lines.take()
+    return True
 
 
 class _HunkSides:
@@ -298,82 +276,19 @@ def _hunk(lines: _Lines) -> Hunk:
     return found.finished()
 
 
-def _mark(name: bytes) -> bytes:
-    """A name behind `---` or `+++`, which git ends by a tab if it has spaces in it."""
-    return _name(name if name.startswith(b'"') else name.removesuffix(b"\t"))
-
-
-def _name(name: bytes) -> bytes:
+def _unquoted(name: bytes) -> bytes:
+    """A name without the quotes and escapes that git gives to odd ones."""
     if not name.startswith(b'"'):
         return name
     match = _QUOTED.fullmatch(name)
     if match is None:
         raise Rejected("the diff has a quoted name that does not end")
-    return _unquoted(match[1])
+    return _ESCAPED.sub(_meant, match[1])
 
 
-def _unquoted(text: bytes) -> bytes:
-    def meant(match: re.Match[bytes]) -> bytes:
-        if match[1]:
-            return bytes([int(match[1], 8)])
-        if match[2] not in _LETTERS:
-            raise Rejected("the diff has a name with an escape that git does not write")
-        return _LETTERS[match[2]]
-
-    return _ESCAPED.sub(meant, text)
-
-
-def _names(told: _Told) -> tuple[bytes, bytes]:
-    """Old and new name, the same where only one of them is there; all lines must agree."""
-    if told.moved_from is not None and told.moved_to is not None:
-        names = told.moved_from, told.moved_to
-        if told.created or told.deleted:
-            raise Rejected("the diff has a file that is moved and also made or deleted")
-    elif told.marks is not None:
-        old, new = told.marks
-        if (old == _NOWHERE, new == _NOWHERE) != (told.created, told.deleted):
-            raise Rejected("the diff contradicts itself about whether a file is there")
-        names = _unprefixed(new if told.created else old, new if not told.deleted else old)
-    else:
-        names = _halves(told.header)
-    if told.marks not in (None, _marks_for(told, *names)) or not _is_header(told.header, *names):
-        raise Rejected("the diff contradicts itself about a file's name")
-    return names
-
-
-def _marks_for(told: _Told, old: bytes, new: bytes) -> tuple[bytes, bytes]:
-    return (
-        _NOWHERE if told.created else b"a/" + old,
-        _NOWHERE if told.deleted else b"b/" + new,
-    )
-
-
-def _unprefixed(old: bytes, new: bytes) -> tuple[bytes, bytes]:
-    return old[2:], new[2:]
-
-
-def _halves(header: bytes) -> tuple[bytes, bytes]:
-    """The two names of a first line without anything else to tell them: they are the same."""
-    if header.startswith(b'"'):
-        match = _QUOTED.match(header)
-        name = _unquoted(match[1]) if match else b""
-    else:
-        name = header[: (len(header) - 1) // 2]
-    return name[2:], name[2:]
-
-
-def _is_header(header: bytes, old: bytes, new: bytes) -> bool:
-    old, new = b"a/" + old, b"b/" + new
-    if b'"' not in header:
-        return header == old + b" " + new
-    first = _QUOTED.match(header)
-    end = first.end() if first else header.find(b' "')
-    return (
-        header[end : end + 1] == b" "
-        and _name(header[:end]) == old
-        and _name(header[end + 1 :]) == new
-    )
-
-
-def _path(name: bytes) -> str:
-    return name.decode("utf-8", errors="surrogateescape")
+def _meant(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        return bytes([int(match[1], 8)])
+    if match[2] not in _LETTERS:
+        raise Rejected("the diff has a name with an escape that git does not write")
+    return _LETTERS[match[2]]

@@ -147,8 +147,6 @@ def _kind(file: FileChange, policy: FixPolicy) -> Iterator[Finding]:
         yield Finding("symlink", "is a symbolic link", file.path)
     elif SUBMODULE in file.modes:
         yield Finding("submodule", "is a submodule", file.path)
-    elif not file.modes:
-        yield Finding("mode", "is moved, and the patch does not say what it is", file.path)
     elif unusual := sorted(file.modes - {"100644", EXECUTABLE}):
         yield Finding("mode", f"has the unusual mode {unusual[0]}", file.path)
     if any(len(line.text) > _LONGEST_LINE for line in (*file.added, *file.removed)):
