@@ -7,13 +7,10 @@ import pkgutil
 
 import towline
 
-_RUN_BY_OTHERS = ("__main__", "migrations.env")
-"""The command line itself, and what only Alembic starts."""
-
 MODULES = sorted(
     found.name
     for found in pkgutil.walk_packages(towline.__path__, "towline.")
-    if not found.name.endswith(_RUN_BY_OTHERS)
+    if not found.name.endswith("__main__")  # the command line itself
 )
 
 

@@ -67,16 +67,16 @@ async def test_an_sqlite_file_and_its_tables(tmp_path: Path) -> None:
     assert ran.verdicts("tables") == ["ok"]
     assert ran.verdicts("keys") == ["ok"]
     with sqlite3.connect(tmp_path / "towline.db") as db:
-        db.execute("UPDATE towline_version SET version_num = '0001'")
+        db.execute("UPDATE towline_revisions SET revision = '0000'")
     ran = await examined(tmp_path)
     (old,) = ran.findings("tables")
     assert (ran.code, old["verdict"], old["fix"]) == (0, "warning", "towline db upgrade")
     with sqlite3.connect(tmp_path / "towline.db") as db:
-        db.execute("UPDATE towline_version SET version_num = '9999'")
+        db.execute("UPDATE towline_revisions SET revision = '9999'")
     ran = await examined(tmp_path)
     assert (ran.code, ran.verdicts("tables")) == (1, ["failure"])
     with sqlite3.connect(tmp_path / "towline.db") as db:
-        assert db.execute("SELECT version_num FROM towline_version").fetchone() == ("9999",)
+        assert db.execute("SELECT revision FROM towline_revisions").fetchone() == ("9999",)
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,8 @@ def test_a_reader_of_the_file_can_sign_nothing(tmp_path: Path) -> None:
         started.stop()
 
 
-def test_todays_database_goes_on_working(tmp_path: Path) -> None:
-    """Its keys open the API and are sealed; the secret that was in it is deleted."""
+def test_keys_that_are_not_sealed_go_on_working(tmp_path: Path) -> None:
+    """They open the API, and are sealed at their first use."""
     url = f"sqlite:///{tmp_path / 'towline.db'}"
     with program(tmp_path, url) as first:
         assert get(first.port, "/healthz").status_code == 200
@@ -226,13 +226,7 @@ def test_todays_database_goes_on_working(tmp_path: Path) -> None:
     plain = hashlib.sha256(OLD_KEY.encode()).hexdigest()
     with closing(sqlite3.connect(tmp_path / "towline.db")) as db:
         db.executescript(f"""
-            DROP TABLE towline_sessions; DELETE FROM towline_api_keys;
-            DROP TABLE towline_starts; ALTER TABLE towline_runs DROP COLUMN starts_us;
-            DROP TABLE towline_parked;
-            DELETE FROM towline_documents;
-            UPDATE towline_version SET version_num = '0008';
-            INSERT INTO towline_documents (name, version, body)
-              VALUES ('dashboard secret', 1, '{"ab" * 32}');
+            DELETE FROM towline_api_keys;
             INSERT INTO towline_api_keys (prefix, digest, name, scopes, created_us)
               VALUES ('abcdefgh', '{plain}', 'old', 'admin', 1);
         """)
@@ -241,9 +235,7 @@ def test_todays_database_goes_on_working(tmp_path: Path) -> None:
         assert [get(second.port, "/api/prs", OLD_KEY).status_code for _ in range(2)] == [200, 200]
         with closing(sqlite3.connect(tmp_path / "towline.db")) as db:
             ((digest,),) = db.execute("SELECT digest FROM towline_api_keys").fetchall()
-            whole = "\n".join(db.iterdump())
         assert digest.startswith("v2:")
-        assert "ab" * 32 not in whole
         assert second.stop() == 0
 
 

@@ -36,7 +36,7 @@ BOUNDED: Final = {
     "towline_api_keys": "by people",
     "towline_hook_hours": "by hooks: an hour that is recorded makes the oldest go",
     "towline_epoch": "one row",
-    "towline_version": "one row",
+    "towline_revisions": "by revisions of the tables",
 }
 
 

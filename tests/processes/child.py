@@ -174,8 +174,7 @@ async def finisher(settings: dict[str, Any], cues: Cues) -> None:
 
 async def opener(settings: dict[str, Any], cues: Cues) -> None:
     """Open a store that may have no tables yet, at once when told to: all is loaded before."""
-    for module in ("alembic.command", "sqlalchemy.ext.asyncio", "asyncpg"):
-        importlib.import_module(module)
+    importlib.import_module("asyncpg")
     backend = backend_for(settings["url"], SystemClock())
     say("ready")
     await cues.next()

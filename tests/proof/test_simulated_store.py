@@ -14,7 +14,7 @@ from towline import coordination, idempotency, store
 from towline.proof.loop import SimLoop
 from towline.proof.play import play
 from towline.proof.store import SimServer, _connected, _empty_database, _tables_of
-from towline.store import migrate
+from towline.store.migrate import TOWLINE
 from towline.store.sql import Statement
 from towline.store.sqlite_library import sqlite3
 
@@ -47,7 +47,7 @@ def modules_of(package: ModuleType) -> Iterator[ModuleType]:
 def test_it_is_known_which_tables_a_statement_writes_to() -> None:
     """As SQLite itself sees it: a watcher that is not told would miss what went wrong."""
     db = _connected()
-    migrate.upgrade_sqlite_connection(db)
+    TOWLINE.upgrade_sqlite(db)
     written: set[str] = set()
 
     def note(action: int, table: str | None, *_: Any) -> int:
@@ -121,7 +121,7 @@ def test_what_fails_half_way_leaves_nothing(server: SimServer) -> None:
 def test_a_play_finds_its_database_as_if_it_were_new() -> None:
     """Whatever the plays before have written."""
     new = _connected()
-    migrate.upgrade_sqlite_connection(new)
+    TOWLINE.upgrade_sqlite(new)
     for seed in range(7):
         play(seed)
     used = _empty_database()

@@ -7,9 +7,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import alembic.command
 import asyncpg
 import pytest
 
@@ -133,45 +131,3 @@ async def _made(url: str) -> None:
     database = database_for(url, ManualClock())
     await database.connect()
     await database.aclose()
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "bare_postgres"])
-async def test_deliveries_of_an_older_database_are_known(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was taken in before the upgrade is a duplicate after it."""
-    url: str = request.getfixturevalue(f"{kind}_url")
-    to_the_end = alembic.command.upgrade
-
-    def to_the_last_but_one(config: Any, _revision: str) -> None:
-        to_the_end(config, "0006")
-
-    with monkeypatch.context() as older:
-        older.setattr(alembic.command, "upgrade", to_the_last_but_one)
-        await _made(url)
-    await _insert(url, at(1))
-    database = database_for(url, ManualClock())
-    box = SqlInbox(database, RATES)
-    assert (await box.take(arrival(at(1)))).status == "duplicate"
-    assert (await box.take(arrival(at(2)))).status == "accepted"
-    assert [one.copies for one in await box.find(at(1))] == [1]
-    await database.aclose()
-
-
-async def _insert(url: str, delivery_id: str) -> None:
-    """A delivery in the words of the older version."""
-    nothing = "x''" if url.startswith("sqlite") else "''"
-    text = f"""
-        INSERT INTO towline_deliveries (delivery_id, key, source, event_name, body, job_id,
-          throttled, copies, received_us, last_seen_us)
-        VALUES ('{delivery_id}', 'github:7:{delivery_id}', 'github', 'push', {nothing}, 'job', 0,
-          0, 1, 1)
-    """
-    if url.startswith("sqlite"):
-        db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-        db.execute(text)
-        db.close()
-    else:
-        connection = await asyncpg.connect(url)
-        await connection.execute(text)
-        await connection.close()

@@ -22,8 +22,9 @@ from towline.core.checkup import (
     warning,
 )
 from towline.doctor.reading import Reading, is_postgres, opened, sqlite_file, where_of
+from towline.errors import Rejected
 from towline.settings import Settings
-from towline.store.migrate import newest
+from towline.store.migrate import TOWLINE
 from towline.store.sqlite_library import has_wal_reset_bug, version_text
 
 _PLACE = "database"
@@ -51,10 +52,21 @@ async def reading_of(settings: Settings, seconds: float) -> AsyncIterator[Readin
 
 
 async def version_in(reading: Reading) -> str | None:
-    if "towline_version" not in await reading.tables():
+    tables = set(await reading.tables())
+    TOWLINE.refuse_former(tables)
+    if TOWLINE.table not in tables:
         return None
-    rows = await reading.rows("SELECT version_num FROM towline_version")
-    return str(rows[0][0]) if rows else None
+    rows = await reading.rows(f"SELECT max(revision) FROM {TOWLINE.table}")
+    return str(rows[0][0])
+
+
+async def _look_at_tables(reading: Reading) -> tuple[str | None, Finding]:
+    try:
+        version = await version_in(reading)
+    except Rejected as refusal:
+        fix = "name an empty database in database_url (TOWLINE_DATABASE_URL)"
+        return None, failure("tables", str(refusal), fix)
+    return version, judge_tables("tables", version, TOWLINE.newest())
 
 
 async def look_at_database(settings: Settings, seconds: float) -> list[Finding]:
@@ -66,7 +78,7 @@ async def look_at_database(settings: Settings, seconds: float) -> list[Finding]:
 async def _look_at_postgres(settings: Settings, seconds: float) -> list[Finding]:
     reading = await opened(settings.database_url, seconds)
     try:
-        version = await version_in(reading)
+        version, tables = await _look_at_tables(reading)
         facts = PostgresFacts(*(await reading.rows(_FACTS))[0])
         sent = time.time()
         theirs = float((await reading.rows(_NOW))[0][0])
@@ -75,8 +87,8 @@ async def _look_at_postgres(settings: Settings, seconds: float) -> list[Finding]
         await reading.aclose()
     where = where_of(settings.database_url)
     return [
-        *judge_postgres(_PLACE, where, facts, current=version == newest()),
-        judge_tables("tables", version, newest()),
+        *judge_postgres(_PLACE, where, facts, current=version == TOWLINE.newest()),
+        tables,
         judge_clock("clock", f"the database at {where}", theirs - ours),
     ]
 
@@ -98,10 +110,10 @@ async def _look_at_sqlite(settings: Settings, seconds: float) -> list[Finding]:
                 library,
                 space,
             ]
-        version = await version_in(reading)
+        _, tables = await _look_at_tables(reading)
     size = file.stat().st_size / 1e6
     found = [ok(_PLACE, f"SQLite file {file} can be read and written ({size:.1f} MB)")]
-    return [*found, judge_tables("tables", version, newest()), library, space]
+    return [*found, tables, library, space]
 
 
 def _judge_library() -> Finding:

@@ -16,7 +16,7 @@ from towline.ports.clock import Clock
 from towline.proof.loop import SimLoop
 from towline.proof.mailbox import SimMailbox
 from towline.proof.wire import Wire
-from towline.store.migrate import newest, upgrade_sqlite_connection
+from towline.store.migrate import TOWLINE
 from towline.store.sql import Row, Script, Statement, Step, play
 from towline.store.sqlite_library import sqlite3
 from towline.store.sqlite_thread import Run, run_statement
@@ -139,10 +139,10 @@ class SimDatabase:
         return None
 
     async def version(self) -> str | None:
-        return newest()
+        return TOWLINE.newest()
 
     def newest(self) -> str:
-        return newest()
+        return TOWLINE.newest()
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
         return await self._call(statement.name, Single(statement, rows))
@@ -181,7 +181,7 @@ def _empty_database() -> Any:
         return _idle.pop()
     if _fresh is None:
         _fresh = _connected()
-        upgrade_sqlite_connection(_fresh)
+        TOWLINE.upgrade_sqlite(_fresh)
     db = _connected()
     _fresh.backup(db)
     return db

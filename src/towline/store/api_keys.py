@@ -24,11 +24,14 @@ ADD = Statement(
     """,
 )
 
-# Changes nothing, but lets only one transaction at a time pass: there is always that one row.
+# Changes nothing, but lets only one transaction at a time pass: the baseline's row is always there.
 TAKE_TURN = Statement(
     "take turn",
     {"unused": "text"},
-    "UPDATE towline_version SET version_num = version_num FROM b RETURNING version_num",
+    """
+    UPDATE towline_revisions SET revision = revision FROM b WHERE revision = '0001'
+    RETURNING revision
+    """,
 )
 
 USABLE = Statement(

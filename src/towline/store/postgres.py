@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from towline.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 from towline.ports.clock import Clock
 from towline.shared_attempt import SharedAttempt
+from towline.store.migrate import TOWLINE
 from towline.store.postgres_arrays import columns_of
 from towline.store.postgres_mailbox import PostgresMailbox
 from towline.store.sql import Row, Script, Statement, Step
@@ -56,6 +57,7 @@ _SIGNS_OF_LIFE = {
 _KNOWS_TRANSACTION_TIMEOUT = 17
 _PLAN_SECONDS = 15
 """How long a plan may be used: one made for an empty queue reads a long one whole for each job."""
+_UPGRADE_SECONDS = 600.0
 
 
 class Postgres:
@@ -96,27 +98,28 @@ class Postgres:
             await self._preparing()
 
     async def _prepare(self) -> None:
-        async with self._deadline(), self._borrow() as connection:
-            from towline.store.migrate import is_current, postgres_version, upgrade_postgres
-
-            current = is_current(await postgres_version(connection))
-        if not current:
-            try:
-                await upgrade_postgres(self._dial_without_limits)
-            except Exception as error:
-                raise self._translate(_root_of(error)) from error
+        if not TOWLINE.is_current(await self.version()):
+            await self._upgrade()
         self._prepared = True
 
-    async def version(self) -> str | None:
-        from towline.store.migrate import postgres_version
+    async def _upgrade(self) -> None:
+        connection = await self._dial_with(
+            {"application_name": "towline-migrations", **_SIGNS_OF_LIFE}
+        )
+        try:
+            async with asyncio.timeout(_UPGRADE_SECONDS):
+                await TOWLINE.upgrade_postgres(connection)
+        except Exception as error:
+            raise self._translate(error) from error
+        finally:
+            connection.terminate()
 
+    async def version(self) -> str | None:
         async with self._deadline(), self._borrow() as connection:
-            return await postgres_version(connection)
+            return await TOWLINE.found_in_postgres(connection)
 
     def newest(self) -> str:
-        from towline.store.migrate import newest
-
-        return newest()
+        return TOWLINE.newest()
 
     async def _dial(self) -> Any:
         """What a client had locked is free again soon after its own calls would have ended.
@@ -137,9 +140,6 @@ class Postgres:
                     raise self._translate(error) from error
                 raise
         return connection
-
-    async def _dial_without_limits(self) -> Any:
-        return await self._dial_with({"application_name": "towline-migrations", **_SIGNS_OF_LIFE})
 
     async def dial_for_reading(self) -> Any:
         """A connection of the caller's own, whose transactions may not write."""
@@ -292,6 +292,8 @@ class Postgres:
             return Rejected(f"PostgreSQL at {self._where} refused the user or password")
         if isinstance(error, asyncpg.InvalidCatalogNameError):
             return Rejected(f"PostgreSQL at {self._where}: that database does not exist")
+        if isinstance(error, asyncpg.InsufficientPrivilegeError):
+            return Rejected(f"PostgreSQL at {self._where} refused: {error}")
         if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
             return Unavailable(f"PostgreSQL at {self._where} takes no writes now: {error}")
         if isinstance(error, asyncpg.DiskFullError):
@@ -313,13 +315,6 @@ class Postgres:
             with contextlib.suppress(Exception):
                 await connection.close(timeout=1)
         await asyncio.sleep(0)  # the sockets of connections that were cut off close by then
-
-
-def _root_of(error: Exception) -> Exception:
-    """What the driver raised, below SQLAlchemy's wrappings."""
-    while isinstance(error.__cause__, Exception) and error.__cause__ is not error:
-        error = error.__cause__
-    return error
 
 
 # Two claims of one slot meet in its unique index; whoever comes second looks again.

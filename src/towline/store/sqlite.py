@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from towline.errors import Rejected, StoreFull, Unavailable
 from towline.ports.clock import Clock
 from towline.shared_attempt import SharedAttempt
+from towline.store.migrate import TOWLINE
 from towline.store.private_files import make_private
 from towline.store.sql import Row, Script, Statement, Step, play
 from towline.store.sqlite_library import sqlite3, warn_if_affected
@@ -80,40 +81,33 @@ class Sqlite:
         return await asyncio.to_thread(self._read_version)
 
     def newest(self) -> str:
-        from towline.store.migrate import newest
-
-        return newest()
+        return TOWLINE.newest()
 
     def _read_version(self) -> str | None:
-        from towline.store.migrate import sqlite_version
-
         if not os.path.exists(self._path):
             return None
         try:
             with contextlib.closing(self._open()) as db:
-                return sqlite_version(db)
+                return TOWLINE.found_in_sqlite(db)
         except sqlite3.DatabaseError as error:
             raise translate(error, self._path) from error
 
     async def _start_in_memory(self) -> None:
-        from towline.store.migrate import upgrade_sqlite_connection
-
         db = self._open()
-        await asyncio.to_thread(upgrade_sqlite_connection, db)
+        await asyncio.to_thread(TOWLINE.upgrade_sqlite, db)
         self._writer = SqliteWriter(lambda: db, self.clock, None)
         self._writer.start()
         self._reader = self._writer
 
     def _prepare(self) -> None:
         """Fail early with a clear sentence; make the tables if they are not there."""
-        from towline.store.migrate import upgrade_sqlite
-
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise Rejected(f"cannot open the database: the folder {folder} does not exist")
         make_private(self._path)
         try:
-            upgrade_sqlite(self._path, self._open)
+            with contextlib.closing(self._open()) as db:
+                TOWLINE.upgrade_sqlite(db)
         except sqlite3.DatabaseError as error:
             raise translate(error, self._path) from error
 
