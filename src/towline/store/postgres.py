@@ -2,8 +2,9 @@
 
 asyncpg was chosen by measurement (`bench/drivers.py`): over arrays it is level with psycopg 3, a
 single statement is faster by a quarter or more. Its pool asks the server to reset a connection
-after each use, which doubles the round trips, so a small pool of our own hands them out: a
-connection that met an error or a deadline is thrown away, never reused.
+after each use, which doubles the round trips. With a reset of ours that asks nothing, it still
+costs 14 µs of the processor more a statement, a sixth of a cycle with 32 callers. So a small pool
+of our own hands connections out: one that met an error or a deadline is thrown away, never reused.
 
 A lost connection leaves the outcome unknown. Every statement here is idempotent by holder and
 token, so it is tried once more on a new connection, within the same deadline.
