@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from towline.core.observation import OBSERVED, compare, tally
+from towline.core.observation import OBSERVED, Agreed, add_log, compare
 from towline.core.pulls import PullEvent
 
 HOUR = 3_600_000_000
@@ -52,6 +52,8 @@ def test_a_corrected_drift_stands_for_the_event_that_was_missed() -> None:
 def test_agreement_is_counted_by_rule() -> None:
     """Over many logs."""
     decided = event(OBSERVED, rule="r", action="UPDATE_BRANCH")
-    totals = tally([[decided, event("BRANCH_UPDATED", 2)], [decided]], HOUR)
+    totals: dict[str, Agreed] = {}
+    for log in ([decided, event("BRANCH_UPDATED", 2)], [decided]):
+        add_log(totals, log, HOUR)
     assert totals["r"] == (1, 0, 1)
     assert totals["r"].share == 1.0

@@ -1,4 +1,4 @@
-"""Thresholds from observed waits, with those that were cut short taken for what they are."""
+"""Percentiles of waits per state, and the staleness thresholds that they advise."""
 
 from __future__ import annotations
 
@@ -6,96 +6,89 @@ import tomllib
 
 import pytest
 
-from tests.core.backtest_logs import (
-    MINUTE,
-    at,
-    escalated,
-    history,
-    opened,
-    outcome,
-    remedy,
-)
+from tests.core.pull_logs import at, escalated, opened, outcome, remedy
+from towline.core.lifecycle import State
 from towline.core.staleness import THRESHOLD_SECONDS
-from towline.core.tune import (
-    Proposal,
-    Tally,
-    Wait,
-    Waits,
-    as_toml,
-    fewest_for,
-    proposals,
-    rounded_up,
-    waits_of,
-)
+from towline.core.tune import Row, Waits, as_toml, observe, rows
 
 
-def counted(
-    moved: list[int], helped: list[int] | None = None, cut: list[int] | None = None
-) -> Waits:
-    waits = Waits()
-    waits.moved.update(moved)
-    waits.helped.update(helped or [])
-    waits.cut.update(cut or [])
-    return waits
+def advised(
+    state: State,
+    seconds: list[float],
+    cut_short: int = 0,
+    share: float = 0.95,
+    *,
+    heal_unlisted: bool = False,
+) -> Row:
+    waits = {state: Waits(seconds, cut_short)}
+    made = rows(waits, THRESHOLD_SECONDS, share, heal_unlisted=heal_unlisted)
+    assert [row.state for row in made] == list(THRESHOLD_SECONDS)
+    return next(row for row in made if row.state == state)
 
 
-def test_cut_waits_count_as_lasting_longer() -> None:
-    """The textbook's leukaemia remissions: 6-mercaptopurine, median 23 weeks."""
-    moved = [6, 6, 6, 7, 10, 13, 16, 22, 23]
-    cut = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
-    assert counted(moved, cut=cut).percentile(0.5) == 23
-    assert counted(moved).percentile(0.5) == 10
-    assert counted(moved, cut=cut).percentile(0.95) is None
+def test_percentiles_are_of_waits_that_were_seen() -> None:
+    """The nearest rank: the shortest time within which so many of them ended."""
+    row = advised("APPROVED", [float(second) for second in range(1, 101)])
+    assert (row.n, row.p50, row.p90, row.p99) == (100, 50, 90, 99)
 
 
-def test_those_that_never_end_do_not_hide_the_rest() -> None:
-    """Where all healthy waits are short and the stuck ones long, the share is of the healthy."""
-    healthy = list(range(1, 101))
-    assert counted(healthy, helped=[1800] * 30).percentile(0.95) == 95
-    assert counted(healthy, helped=[1800] * 30).stuck_share(0.95) == pytest.approx(30 / 130)
-    late = [*healthy, *range(1000, 1030)]
-    assert counted(late, helped=[1800] * 30).stuck_share(0.95) == 0.0
-    assert counted(late, helped=[1800] * 30).percentile(0.95) is None
-
-
-def test_too_few_propose_nothing() -> None:
+def test_too_few_change_nothing() -> None:
     """It says how many there are and how many are needed."""
-    tally = Tally(states={"APPROVED": counted([5] * 19)})
-    approved = _of(proposals(tally, THRESHOLD_SECONDS, 0.95), "APPROVED")
-    assert approved.seconds is None
-    assert approved.why == "too few: 19 ended by themselves, 20 are needed"
-    assert (fewest_for(0.95), fewest_for(0.99), fewest_for(0.5)) == (20, 100, 10)
+    row = advised("APPROVED", [5.0] * 19)
+    assert (row.advice, row.seconds) == ("keep", 600)
+    assert row.why == "too few: 19 waits ended by themselves, 20 are needed"
+    assert advised("APPROVED", [5.0] * 19, share=0.9).advice == "lower"
+    assert "100 are needed" in advised("APPROVED", [5.0] * 99, share=0.99).why
 
 
-def test_a_proposal_says_what_it_would_have_meant() -> None:
-    """How many healthy waits it disturbs, and how much earlier stuck ones are found."""
-    waits = counted([*range(1, 96), 300, 310, 320, 330, 700], helped=[1800] * 4)
-    tally = Tally(states={"APPROVED": waits})
-    made = proposals(tally, THRESHOLD_SECONDS, 0.95)
-    approved = _of(made, "APPROVED")
-    assert (approved.measured, approved.seconds) == (95, 120)
-    assert (approved.disturbed_now, approved.disturbed_then) == (1, 5)
-    assert (approved.helped, approved.found_earlier) == (4, 480)
+def test_a_higher_percentile_is_more_patient() -> None:
+    """Of the same waits."""
+    seconds = [float(second) for second in range(1, 501)]
+    patient, hasty = (advised("APPROVED", seconds, share=share) for share in (0.99, 0.5))
+    assert (patient.measured, patient.seconds) == (495, 510)
+    assert (hasty.measured, hasty.seconds) == (250, 270)
+
+
+def test_a_threshold_follows_the_longest_healthy_waits() -> None:
+    """Shorter where they are short, longer where they are long, upwards to a round time."""
+    row = advised("APPROVED", [95.0] * 40)
+    assert (row.advice, row.seconds, row.threshold) == ("lower", 120, 600)
+    row = advised("APPROVED", [700.0] * 40)
+    assert (row.advice, row.seconds) == ("raise", 720)
+    row = advised("APPROVED", [590.0] * 40)
+    assert (row.advice, row.seconds) == ("keep", 600)
+
+
+def test_waits_that_were_cut_at_the_threshold_raise_it() -> None:
+    """Where healthy waits reach it, those that a remedy ended may have been healthy too."""
+    row = advised("APPROVED", [590.0] * 40, cut_short=7)
+    assert (row.advice, row.seconds) == ("raise", 900)
+    assert "7 were cut short" in row.why
+    assert advised("APPROVED", [95.0] * 40, cut_short=7).advice == "lower"
+
+
+def test_nobody_is_called_sooner_for_nothing() -> None:
+    """A stale one of some states goes to a person: no shorter time, unless it is healed first."""
+    row = advised("MERGING", [10.0] * 40)
+    assert (row.advice, row.seconds) == ("keep", 300)
+    assert "goes straight to a person" in row.why
+    assert advised("MERGING", [10.0] * 40, heal_unlisted=True).seconds == 60
+    assert advised("MERGING", [700.0] * 40).advice == "raise"
+
+
+def test_only_what_should_change_is_in_the_table() -> None:
+    """As the settings take it, for all repositories or for one."""
+    waits: dict[State, Waits] = {"APPROVED": Waits([95.0] * 40), "MERGING": Waits([10.0] * 40)}
+    made = rows(waits, THRESHOLD_SECONDS, 0.95)
     assert tomllib.loads(as_toml(made)) == {"staleness": {"approved": 120}}
     own = tomllib.loads(as_toml(made, "octo-org/app"))
     assert own == {"repo": {"octo-org/app": {"staleness": {"approved": 120}}}}
 
 
-def test_what_only_calls_people_sooner_is_a_remark() -> None:
-    """A shorter time for a state without a remedy is left out; a longer one, or healed, is not."""
-    quick, slow = counted([*range(1, 101)]), counted([*range(7001, 7101)])
-    made = proposals(Tally(states={"MERGING": quick, "CREATED": slow}), THRESHOLD_SECONDS, 0.95)
-    text = as_toml(made)
-    assert set(tomllib.loads(text)["staleness"]) == {"created"}
-    assert "# left out, as a stale MERGING goes straight to a person: 0 of 100" in text
-    assert "# unless reconciler.heal_unlisted is set: merging = 120" in text
-    healed = tomllib.loads(as_toml(made, heal_unlisted=True))["staleness"]
-    assert set(healed) == {"created", "merging"}
-
-
 def test_waits_end_as_the_log_tells() -> None:
-    """By the world, by us, by a person, or without anybody telling."""
-    told = history(
+    """By the world, and cut short by us, by a person, or by an event that nobody reported."""
+    waits: dict[State, Waits] = {}
+    log = [
         opened(),
         at(1, "CHECKS_STARTED", check="build", head="a"),
         at(4, "CHECKS_FAILED", check="build", head="a", substatus="TRANSIENT"),
@@ -106,35 +99,20 @@ def test_waits_end_as_the_log_tells() -> None:
         at(80, "BRANCH_UPDATED", by_person=True, head="b"),
         escalated(150, "fallthrough"),
         at(160, "CHECKS_PASSED", anomaly="late"),
-    )
-    assert waits_of(told, 200 * MINUTE) == [
-        Wait("CREATED", 1 * MINUTE, "moved"),
-        Wait("CHECKS_RUNNING", 3 * MINUTE, "moved", "build"),
-        Wait("CHECKS_RUNNING", 3 * MINUTE, "moved"),
-        Wait("CHECKS_FAILED", 31 * MINUTE, "helped"),
-        Wait("CHECKS_RUNNING", 5 * MINUTE, "moved"),
-        Wait("CHECKS_PASSED", 35 * MINUTE, "lost"),
-        Wait("POLICY_PASSED", 5 * MINUTE, "cut"),
-        Wait("CHECKS_RUNNING", 70 * MINUTE, "helped"),
     ]
+    observe(log, waits)
+    assert waits == {
+        "CREATED": Waits([60.0]),
+        "CHECKS_RUNNING": Waits([180.0, 300.0], cut_short=1),
+        "CHECKS_FAILED": Waits([], cut_short=1),
+        "CHECKS_PASSED": Waits([], cut_short=1),
+        "POLICY_PASSED": Waits([], cut_short=1),
+    }
 
 
-def test_what_still_waits_is_cut_by_the_end() -> None:
-    """And so is the check that is still out."""
-    told = history(opened(), at(1, "CHECKS_STARTED", check="build", head="a"))
-    assert waits_of(told, 11 * MINUTE)[1:] == [
-        Wait("CHECKS_RUNNING", 10 * MINUTE, "cut"),
-        Wait("CHECKS_RUNNING", 10 * MINUTE, "cut", "build"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "rounded"), [(1, 60), (61, 90), (600, 600), (601, 660), (3541, 3600)]
-)
-def test_thresholds_are_round(seconds: int, rounded: int) -> None:
-    """Upwards, so that no more waits are disturbed than asked for."""
-    assert rounded_up(seconds) == rounded
-
-
-def _of(made: list[Proposal], state: str) -> Proposal:
-    return next(one for one in made if one.state == state and not one.check)
+@pytest.mark.parametrize("log", [[], [at(3, "CHECKS_PASSED")]])
+def test_a_log_without_its_beginning_says_nothing(log: list[object]) -> None:
+    """How long the first state lasted is not known."""
+    waits: dict[State, Waits] = {}
+    observe(log, waits)  # type: ignore[arg-type]
+    assert waits == {}

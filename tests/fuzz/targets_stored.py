@@ -12,7 +12,6 @@ from typing import Final
 import orjson
 
 from tests.fuzz.target import TOKEN, Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline.cli.backtest import with_policy
 from towline.core import recovery, watermarks
 from towline.core.budgets import STRATEGIES
 from towline.core.canonical import parse_json
@@ -24,7 +23,6 @@ from towline.doctor.redaction import Redactor, shown_settings
 from towline.errors import Rejected
 from towline.idempotency.views import Claim, Tombstone, decode_response, encode_response
 from towline.settings import Settings, load
-from towline.settings_policy import policy_of
 from towline.store import bodies
 from towline.store.pull_rows import COLUMNS, event_of, event_row, record_of, row_of
 from towline.web.answers import Message
@@ -63,17 +61,6 @@ def _can_be_shown(settings: Settings) -> None:
     assert TOKEN not in str(shown_settings(settings))
     assert settings.github.token not in Redactor.of(settings).text(f"token {TOKEN}").split()
     where_of(settings.database_url)
-
-
-def policy_files(data: bytes) -> None:
-    """A policy for a backtest is laid over the settings, or refused as a settings file is."""
-    with refusing(Rejected):
-        policy_of(with_policy(_settings(), load(_file("policy.toml", data), {})))
-
-
-@cache
-def _settings() -> Settings:
-    return Settings()
 
 
 def kept_bodies(data: bytes) -> None:
@@ -194,7 +181,6 @@ _TOML_WORDS: Final = (
 TARGETS: Final = (
     Target("settings.file", settings_files, _settings_seeds, _TOML_WORDS),
     Target("settings.environment", environments, _environment_seeds, (*_TOML_WORDS, b"\n", b"={")),
-    Target("settings.policy", policy_files, _settings_seeds, _TOML_WORDS),
     Target("stored.bodies", kept_bodies, lambda: [b"{}", *bodies.packed([b"a" * 500])]),
     Target("stored.responses", kept_responses, lambda: [b'{"a":[1,2.5]}', b'"%b"' % (b"x" * 600)]),
     Target("stored.answers", cached_answers, lambda: [joined(b"\x01", b"text/plain", b"/a", b"ok"),

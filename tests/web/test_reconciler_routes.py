@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
 import pytest
+from typer.testing import CliRunner
 
 from tests.web.asgi_client import serving
 from tests.web.control_plane import WITH_KEY, is_problem
 from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
+from towline.cli import app
 from towline.core.snapshot import PullRef
 from towline.flow.reconcile_breakers import (
     GLOBAL,
@@ -167,3 +170,47 @@ async def test_only_an_admin_may_do_it(plane: TowPlane, client: httpx2.AsyncClie
         assert is_problem(await client.post(path, headers=AS_DEPUTY), 403, "forbidden")
     assert (await client.get("/api/circuit-breaker", headers=AS_DEPUTY)).status_code == 200
     assert plane.audited == []
+
+
+_DECIDED = ("OBSERVED_DECISION", {"rule": "checks_transient", "action": "RETRY_CHECKS"})
+
+
+async def observed(plane: TowPlane) -> None:
+    """Four decisions in observe mode: people did the same twice, another thing, and nothing."""
+    for number, followed in enumerate(("CHECKS_STARTED", "CHECKS_STARTED", "PR_CLOSED", None), 1):
+        events = [_DECIDED, *([(followed, {})] if followed else [])]
+        await plane.tow("octo-org/app", number, events=events)
+    other = ("OBSERVED_DECISION", {"rule": "branch_behind", "action": "UPDATE_BRANCH"})
+    await plane.tow("octo-org/web", 1, events=[other])
+
+
+async def test_observe_mode_is_scored(plane: TowPlane, client: httpx2.AsyncClient) -> None:
+    """For each rule, how often people did what was decided; for all repositories or for one."""
+    await observed(plane)
+    response = await client.get("/api/reconciler/score", headers=AS_DEPUTY)
+    assert response.status_code == 200, response.text
+    transient = {
+        "rule": "checks_transient", "agreed": 2, "disagreed": 1, "open": 1, "share": 2 / 3,
+    }  # fmt: skip
+    behind = {"rule": "branch_behind", "agreed": 0, "disagreed": 0, "open": 1, "share": None}
+    assert response.json() == {"repo": None, "window_hours": 24, "rules": [behind, transient]}
+    own = (await client.get("/api/reconciler/score?repo=app&window_hours=1")).json()
+    assert own == {"repo": "octo-org/app", "window_hours": 1, "rules": [transient]}
+    unknown = await client.get("/api/reconciler/score?repo=nothing")
+    assert is_problem(unknown, 404, "unknown_repo")
+    wrong = await client.get("/api/reconciler/score?window_hours=0")
+    assert is_problem(wrong, 422, "invalid_request")
+
+
+async def test_the_command_shows_the_same_score(
+    plane: TowPlane, client: httpx2.AsyncClient, sql_url: str
+) -> None:
+    """`towline score --json` prints what the route answers."""
+    await observed(plane)
+    answered = (await client.get("/api/reconciler/score")).json()
+    given = {"TOWLINE_DATABASE_URL": sql_url}
+    done = await asyncio.to_thread(CliRunner().invoke, app, ["score", "--json"], env=given)
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout) == answered
+    shown = await asyncio.to_thread(CliRunner().invoke, app, ["score"], env=given)
+    assert "67%" in shown.stdout

@@ -13,7 +13,6 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 
 from towline.cli import (
-    backtest,
     bench,
     command,
     doctor,
@@ -21,6 +20,7 @@ from towline.cli import (
     prs,
     reconcile,
     runs,
+    score,
     sim,
     simulate,
     tune,
@@ -52,8 +52,8 @@ app.add_typer(sessions, name="sessions")
 prs.register(app)
 command.register(app)
 reconcile.register(app)
-backtest.register(app)
 tune.register(app)
+score.register(app)
 runs.register(app)
 sim.register(app)
 doctor.register(app)

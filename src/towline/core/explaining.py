@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from towline.core.backtest_history import Step, steps_of
-from towline.core.backtest_life import FOREVER_US, Life
 from towline.core.budgets import LIFETIME_FACTOR, Strategy
 from towline.core.commands import ALLOWED_IN, COMMANDS
 from towline.core.lifecycle import TERMINAL, State
+from towline.core.log_replay import Life
+from towline.core.log_steps import Step, steps_of
 from towline.core.pulls import PullEvent
 from towline.core.sweep_policy import RepoPolicy
 
@@ -63,7 +63,7 @@ def _note(
 ) -> Note:
     state, since_us, strategy = life.state, life.since_us, step.strategy
     used = life.counts.get(strategy, 0) if strategy is not None else None
-    _live(life, step, event.at_us)
+    life.live(step)
     decided = step.kind in _DECISIONS
     came_of_it, after = ends.get(step.intent, ("", None)) if step.kind == "remedy" else ("", None)
     return Note(
@@ -78,19 +78,6 @@ def _note(
         came_of_it=came_of_it,
         after=after,
     )
-
-
-def _live(life: Life, step: Step, at_us: int) -> None:
-    if step.kind == "world":
-        life.happen(step, at_us)
-    elif step.kind == "drift":
-        life.correct(step, at_us)
-    elif step.kind == "escalated":
-        life.escalate(at_us)
-    elif step.kind == "outcome":
-        life.settle(step, at_us)
-    elif step.kind == "remedy" and step.strategy is not None:
-        life.begin(step.strategy, at_us, step, FOREVER_US)
 
 
 def _outcomes(

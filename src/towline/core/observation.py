@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from towline.core.pulls import PullEvent
@@ -50,15 +50,12 @@ def compare(decision: PullEvent, afterwards: Sequence[PullEvent], window_us: int
     return "open"
 
 
-def tally(logs: Iterable[Sequence[PullEvent]], window_us: int) -> dict[str, Agreed]:
-    """Agreement by rule, over the logs of many pull requests, each oldest first."""
-    totals: dict[str, Agreed] = {}
-    for log in logs:
-        for at, event in enumerate(log):
-            if event.event_type != OBSERVED:
-                continue
-            rule = str(event.payload.get("rule"))
-            so_far = totals.get(rule, Agreed())
-            verdict = compare(event, log[at + 1 :], window_us)
-            totals[rule] = so_far._replace(**{verdict: getattr(so_far, verdict) + 1})
-    return totals
+def add_log(totals: dict[str, Agreed], log: Sequence[PullEvent], window_us: int) -> None:
+    """Count the decisions in the log of one pull request, oldest first, by rule."""
+    for at, event in enumerate(log):
+        if event.event_type != OBSERVED:
+            continue
+        rule = str(event.payload.get("rule"))
+        so_far = totals.get(rule, Agreed())
+        verdict = compare(event, log[at + 1 :], window_us)
+        totals[rule] = so_far._replace(**{verdict: getattr(so_far, verdict) + 1})

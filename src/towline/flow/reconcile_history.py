@@ -1,9 +1,11 @@
-"""The log of a pull request, whole, read in pages."""
+"""The logs of pull requests, whole, read in pages."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from towline.core.snapshot import PullRef
-from towline.ports.pulls import PullEvent, PullStore
+from towline.ports.pulls import LogPlace, PullEvent, PullStore
 
 _PAGE = 1000
 _MOST_PAGES = 20
@@ -18,3 +20,19 @@ async def whole_log(store: PullStore, ref: PullRef) -> list[PullEvent]:
         if len(page) < _PAGE:
             break
     return events
+
+
+async def whole_logs(store: PullStore, repo: str | None = None) -> AsyncIterator[list[PullEvent]]:
+    """The log of each pull request, one after the other; no more than one of them is kept."""
+    place = LogPlace(repo, 0, 0) if repo else LogPlace()
+    events: list[PullEvent] = []
+    while page := await store.log(place, _PAGE, repo):
+        for line in page:
+            if (line.repo, line.number) != place[:2] and events:
+                yield events
+                events = []
+            place = LogPlace(line.repo, line.number, line.event.id)
+            if len(events) < _PAGE * _MOST_PAGES:
+                events.append(line.event)
+    if events:
+        yield events

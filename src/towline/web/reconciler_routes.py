@@ -6,22 +6,30 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
+from towline.core.observation import Agreed
 from towline.core.snapshot import PullRef
+from towline.errors import TowlineError
+from towline.flow.observe import WINDOW_HOURS, score
 from towline.web.answers import Problem
 from towline.web.auth import Principal
 from towline.web.control_access import Reader, TheControl
 from towline.web.control_models import moment
+from towline.web.fleet import full_name
 from towline.web.json_body import JsonBody
 from towline.web.problems import documented
-from towline.web.pull_models import DryRun, ResetBody
+from towline.web.pull_models import DryRun, RepoFilter, ResetBody
+from towline.web.pull_routes import refusal_of
 from towline.web.tow_access import Admin, BreakerView, TheTow
 
 router = APIRouter(prefix="/api", tags=["reconciler"], responses=documented(401, 403, 422, 503))
 _reset = JsonBody(ResetBody, default=ResetBody())
 _MOST_NAMES: Final = 50
+_WindowHours = Annotated[
+    float, Query(gt=0, le=720, description="How long after a decision people may act on it.")
+]
 
 
 class DecisionOut(BaseModel):
@@ -52,6 +60,24 @@ class SweepOut(BaseModel):
     api_calls: int
     trouble: str | None = Field(description="Why it ended early.")
     decisions: list[DecisionOut]
+
+
+class RuleScore(BaseModel):
+    """How often people did what one rule had decided in observe mode."""
+
+    rule: str
+    agreed: int
+    disagreed: int
+    open: int = Field(description="Decisions after which nothing has happened in the window.")
+    share: float | None = Field(description="`agreed` of those that are not open.")
+
+
+class ScoreOut(BaseModel):
+    """Decisions of observe mode against what people did, for each rule."""
+
+    repo: str | None
+    window_hours: float
+    rules: list[RuleScore]
 
 
 class BreakerOut(BaseModel):
@@ -97,6 +123,27 @@ async def run_reconciler(
     return sweep_out(report, dry_run)
 
 
+@router.get(
+    "/reconciler/score",
+    summary="Score observe mode",
+    responses=documented("unknown_repo", "ambiguous"),
+)
+async def score_reconciler(
+    tow: TheTow,
+    reader: Reader,
+    repo: RepoFilter = None,
+    window_hours: _WindowHours = WINDOW_HOURS,
+) -> ScoreOut:
+    """How often people did what the reconciler decided while it only observed."""
+    try:
+        name = None if repo is None else await full_name(tow.pulls, repo)
+    except TowlineError as error:
+        raise refusal_of(error) from None
+    return score_out(
+        name, window_hours, await score(tow.pulls, window_hours=window_hours, repo=name)
+    )
+
+
 @router.get("/circuit-breaker")
 async def list_breakers(tow: TheTow, reader: Reader) -> BreakersOut:
     """How each breaker stands."""
@@ -128,6 +175,14 @@ async def reset_breakers(
 def sweep_out(report: object, dry_run: bool) -> SweepOut:
     """The report, a NamedTuple of NamedTuples, as objects all the way down."""
     return SweepOut.model_validate({**_plain(report), "dry_run": dry_run})
+
+
+def score_out(repo: str | None, window_hours: float, by_rule: Mapping[str, Agreed]) -> ScoreOut:
+    rules = [
+        RuleScore(rule=rule, **found._asdict(), share=found.share)
+        for rule, found in sorted(by_rule.items())
+    ]
+    return ScoreOut(repo=repo, window_hours=window_hours, rules=rules)
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,12 @@
-"""The log of one pull request, read as a script: what the world did, and what our sweeps did."""
+"""The log of one pull request, line by line: what the world did, and what the sweeps did.
+
+`towline explain` and `towline tune` read a log through this module; `log_replay` follows it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from towline.core.budgets import STRATEGIES, Strategy
@@ -12,7 +15,6 @@ from towline.core.lifecycle import STATES, Happening, State
 from towline.core.observation import OBSERVED
 from towline.core.pulls import PullEvent
 from towline.core.remedies import OUTCOME
-from towline.core.snapshot import PullRef
 
 Kind: TypeAlias = Literal["world", "drift", "remedy", "outcome", "escalated", "observed"]
 
@@ -21,13 +23,12 @@ _BY_SWEEP: Final = "reconciler"
 _HAPPENINGS: Final[Mapping[str, Happening]] = {name: name for name in get_args(Happening)}
 _STATES: Final[Mapping[str, State]] = {state: state for state in STATES}
 _STRATEGIES: Final[Mapping[str, Strategy]] = {strategy: strategy for strategy in STRATEGIES}
-_NOBODY_ANSWERED: Final = frozenset({"unavailable", "limited"})
 _NOT_TAKEN: Final = frozenset({"unavailable", "limited", "moved", "conflict", "failed", "unneeded"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One line of the log that matters to a replay."""
+    """One line of the log that changes where the pull request stands."""
 
     kind: Kind
     at_us: int
@@ -39,16 +40,11 @@ class Step:
     by_person: bool = False
     """A person's push, order or closing: it happens when it happened, whatever we do."""
     strategy: Strategy | None = None
-    rule: str = ""
-    reason: str = ""
     intent: str = ""
     outcome: str = ""
-    attempt: int = 0
     by_sweep: bool = False
     taken: bool = True
     """Whether the forge or the CI took the remedy, so that its state is hoped for at once."""
-    in_vain: bool = False
-    """Nobody answered it, to its end, so that its try was given back."""
     so_far: bool = False
     """The outcome is not known for sure yet."""
     returned: bool = False
@@ -56,60 +52,22 @@ class Step:
     head: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """What the log of a pull request tells; without steps if its beginning is not there."""
-
-    ref: PullRef
-    steps: Sequence[Step]
-    vulnerability_id: str | None = None
-
-    @property
-    def opened_us(self) -> int:
-        return self.steps[0].at_us if self.steps else 0
-
-
-def history_of_log(ref: PullRef, events: Sequence[PullEvent]) -> History:
-    if not events or events[0].event_type != "PR_OPENED":
-        return History(ref=ref, steps=())
-    steps = _our_closings(step for step in steps_of(events) if step is not None)
-    known = events[0].payload.get("vulnerability_id")
-    return History(ref=ref, steps=steps, vulnerability_id=str(known) if known else None)
-
-
 def steps_of(events: Sequence[PullEvent]) -> list[Step | None]:
     """One for each line; None for those that change nothing in the life of a pull request."""
-    first, last = _outcomes(events)
-    refused = frozenset(intent for intent, outcome in first.items() if outcome in _NOT_TAKEN)
-    vain = frozenset(intent for intent, outcome in last.items() if outcome in _NOBODY_ANSWERED)
-    return [_step(event, refused, vain) for event in events]
+    refused = _refused(events)
+    return [_step(event, refused) for event in events]
 
 
-def _our_closings(steps: Iterable[Step]) -> list[Step]:
-    """A closing that a webhook tells of while we are closing is our own."""
-    told: list[Step] = []
-    closing = False
-    for step in steps:
-        if step.kind == "remedy":
-            closing = step.strategy == "close_and_reopen"
-        ours = closing and step.happening == "PR_CLOSED"
-        told.append(replace(step, by_person=False) if ours else step)
-    return told
-
-
-def _outcomes(events: Iterable[PullEvent]) -> tuple[dict[str, str], dict[str, str]]:
-    """By intent, what was told of it first and what at last."""
+def _refused(events: Iterable[PullEvent]) -> frozenset[str]:
+    """The intents that the forge or the CI did not take at first."""
     first: dict[str, str] = {}
-    last: dict[str, str] = {}
     for event in events:
         if event.event_type == OUTCOME:
-            intent = str(event.payload.get("intent"))
-            last[intent] = str(event.payload.get("outcome"))
-            first.setdefault(intent, last[intent])
-    return first, last
+            first.setdefault(str(event.payload.get("intent")), str(event.payload.get("outcome")))
+    return frozenset(intent for intent, outcome in first.items() if outcome in _NOT_TAKEN)
 
 
-def _step(event: PullEvent, refused: frozenset[str], vain: frozenset[str]) -> Step | None:
+def _step(event: PullEvent, refused: frozenset[str]) -> Step | None:
     kind = event.event_type
     if kind == OUTCOME:
         return _outcome(event)
@@ -118,12 +76,10 @@ def _step(event: PullEvent, refused: frozenset[str], vain: frozenset[str]) -> St
             kind="observed" if kind == OBSERVED else "escalated",
             at_us=event.at_us,
             event_type=kind,
-            rule=_text(event, "rule"),
-            reason=_text(event, "reason"),
             by_sweep=True,
         )
     if kind.startswith("REMEDIATION_"):
-        return _remedy(event, refused, vain)
+        return _remedy(event, refused)
     if kind == DRIFT or (kind == "BRANCH_UPDATED" and event.key.startswith("drift ")):
         return Step(
             kind="drift",
@@ -150,22 +106,17 @@ def _outcome(event: PullEvent) -> Step:
     )
 
 
-def _remedy(event: PullEvent, refused: frozenset[str], vain: frozenset[str]) -> Step:
+def _remedy(event: PullEvent, refused: frozenset[str]) -> Step:
     by_sweep = event.payload.get("by") == _BY_SWEEP
-    attempt = event.payload.get("attempt")
     return Step(
         kind="remedy",
         at_us=event.at_us,
         event_type=event.event_type,
         strategy=_strategy(event),
-        rule=_text(event, "rule"),
-        reason=_text(event, "reason"),
         intent=_text(event, "intent"),
-        attempt=attempt if isinstance(attempt, int) else 0,
         by_sweep=by_sweep,
         by_person=not by_sweep,
         taken=_text(event, "intent") not in refused and _strategy(event) != "close_and_reopen",
-        in_vain=_text(event, "intent") in vain,
     )
 
 

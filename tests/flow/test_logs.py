@@ -1,9 +1,9 @@
-"""The log of all pull requests, read in pages and put together again."""
+"""The logs of all pull requests, read in pages and put together again."""
 
 from __future__ import annotations
 
 from tests.web.tow_plane import tow_plane_on
-from towline.flow.backtest import Wanted, histories
+from towline.flow.reconcile_history import whole_logs
 from towline.ports.pulls import Logged, LogPlace
 
 _OPENED = ("PR_OPENED", {"to": "CREATED"})
@@ -27,13 +27,11 @@ async def test_pages_hold_each_line_once(sql_url: str) -> None:
             assert len(told) == 9
 
 
-async def test_histories_of_one_repository(sql_url: str) -> None:
+async def test_logs_of_one_repository(sql_url: str) -> None:
     """Whole logs, and none of the others."""
     async with tow_plane_on(sql_url) as plane:
         for repo in ("octo-org/a", "octo-org/app", "octo-org/b"):
             await plane.tow(repo, 1, events=[_OPENED, _RUNS])
-        found = [past async for past in histories(plane.pulls, Wanted("octo-org/app"))]
-        assert [str(past.history.ref.repo) for past in found] == ["octo-org/app"]
-        assert len(found[0].history.steps) == 2
-        everything = [past async for past in histories(plane.pulls, Wanted())]
-        assert len(everything) == 3
+        (only,) = [log async for log in whole_logs(plane.pulls, "octo-org/app")]
+        assert [event.event_type for event in only] == ["PR_OPENED", "CHECKS_STARTED"]
+        assert len([log async for log in whole_logs(plane.pulls)]) == 3
