@@ -80,7 +80,8 @@ class IdempotencySettings(Table):
     failed_ttl_sec: Seconds = 3600
     """The same for a failed one."""
     lock_ttl_sec: Seconds = 300
-    """How long a key stays in flight after the process that worked on it has died."""
+    """How long the key of a repeatable write stays in flight if the process dies before it has
+    recorded its answer."""
     max_attempts: Count = 3
     """After which a failing key is answered with its last error."""
     max_cached_bytes: Count = 16384

@@ -236,15 +236,14 @@ async def test_a_threshold_is_past_only_after_it(pulls: SqlPulls) -> None:
 
 
 async def test_pull_requests_are_found_by_what_they_have(pulls: SqlPulls) -> None:
-    """By commit, in one repository or any; by branch and by vulnerability while they live."""
+    """By commit, in one repository or any; by vulnerability while they live."""
     other = "octo-org/tool"
-    await put(pulls, ref(1), head_sha="c1", vulnerability_id="CVE-1", head_ref="fix")
-    await put(pulls, ref(1, other), head_sha="c1", vulnerability_id="CVE-1", head_ref="fix")
-    await put(pulls, ref(2), head_sha="c2", vulnerability_id="CVE-1", head_ref="fix", expires_us=5)
+    await put(pulls, ref(1), head_sha="c1", vulnerability_id="CVE-1")
+    await put(pulls, ref(1, other), head_sha="c1", vulnerability_id="CVE-1")
+    await put(pulls, ref(2), head_sha="c2", vulnerability_id="CVE-1", expires_us=5)
     assert [r.ref for r in await pulls.of_commit(REPO, "c1")] == [ref(1)]
     assert [r.ref for r in await pulls.of_commit(None, "c1")] == [ref(1), ref(1, other)]
     assert [r.ref for r in await pulls.of_commit(REPO, "c2")] == [ref(2)]
-    assert [r.ref for r in await pulls.of_branch(REPO, "fix")] == [ref(1)]
     assert [r.ref for r in await pulls.alive_for("CVE-1")] == [ref(1), ref(1, other)]
 
 

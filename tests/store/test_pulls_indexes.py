@@ -27,7 +27,6 @@ QUESTIONS: list[Question] = [
     (q.STALE, STALE, {"towline_prs_stale"}),
     (q.STALE_KEYS, STALE, {"towline_prs_stale"}),
     (q.OF_COMMIT, [("octo-org/app", "sha7")], {"towline_prs_head"}),
-    (q.OF_BRANCH, [("octo-org/app", "fix/7")], {"towline_prs_branch"}),
     (q.ALIVE_FOR, [("CVE-7",)], {"towline_prs_alive_for"}),
     (q.UNVERIFIED, [(10,)], {"towline_prs_unverified"}),
     (q.FORGET, [(10, 1000)], {"towline_prs_expired"}),
@@ -92,7 +91,7 @@ async def test_postgres_answers_from_an_index(postgres_url: str) -> None:
         events = [("octo-org/app", n, 1, "k", "e", "s", 1, "{}") for n in range(ROWS)]
         await plain.copy_records_to_table("towline_pr_events", records=events)
         await plain.execute("ANALYZE")
-        await shows_indexes(plain, QUESTIONS[:6])
+        await shows_indexes(plain, QUESTIONS[:5])
         await shows_indexes(ours, QUESTIONS)
     finally:
         await plain.close()

@@ -310,6 +310,29 @@ async def test_a_crash_before_the_answer_is_recorded_makes_no_second_job(
         assert replayed(await door.client.post(path, json=body, headers=with_key("k")))
 
 
+@pytest.mark.parametrize(("tables", "seconds"), [({"lock_ttl_sec": 30}, 30), ({}, 300)])
+async def test_how_long_a_dead_process_holds_a_key(
+    sql_url: str, tables: dict[str, Any], seconds: float
+) -> None:
+    """For `idempotency.lock_ttl_sec`, five minutes by default; then the key can be used again."""
+    clock = ManualClock()
+    given = {**TOKENS, "idempotency": tables}
+    async with writes_on(sql_url, clock=clock, **given) as door:
+        path = f"{await tow(door.service)}/command"
+        await on_database(sql_url, *_FORBID[door.service.database.dialect])
+        await door.client.post(path, json=REBUILD, headers=with_key("k"))
+        dialect = door.service.database.dialect
+    await on_database(sql_url, *_ALLOW[dialect])
+    async with writes_on(sql_url, clock=clock, **given) as door:
+        for elapsed in (0, seconds / 2):
+            clock.advance(elapsed)
+            held = await door.client.post(path, json=REBUILD, headers=with_key("k"))
+            assert is_problem(held, 409, "in_flight"), elapsed
+        clock.advance(seconds)
+        again = await door.client.post(path, json=REBUILD, headers=with_key("k"))
+        assert (again.status_code, replayed(again)) == (202, False)
+
+
 _FORBID = {
     "sqlite": [
         (

@@ -241,13 +241,6 @@ def read_failures(
     return Reading(not lasting, shown.evidence, tuple(sorted(telling)))
 
 
-def newest_check_at(facts: Facts, signals: Signals) -> float | None:
-    return max(
-        (check.at for check in counted(facts, signals).values() if check.at is not None),
-        default=None,
-    )
-
-
 def _suites(facts: Facts, signals: Signals) -> list[CheckFact]:
     """Those that CI's checks come in: not the policy bot's, which would wait for itself."""
     others = (*signals.ignored, *signals.policy_checks)

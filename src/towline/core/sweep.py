@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.core.budgets import Counts, Strategy
+from towline.core.budgets import Strategy
 from towline.core.classify import (
     STRATEGY_OF,
     Action,
@@ -196,15 +196,3 @@ def decision_on(record: PullRecord, diagnosis: Diagnosis, outcome: str) -> Decis
         diagnosis.budget_left,
         outcome,
     )
-
-
-def budgets_left(record: PullRecord, limits: Counts) -> dict[str, dict[str, int]]:
-    """For people: how much of each budget is used."""
-    return {
-        strategy: {
-            "used": record.counts.get(strategy, 0),
-            "max": most,
-            "lifetime": record.lifetime.get(strategy, 0),
-        }
-        for strategy, most in limits.items()
-    }

@@ -94,10 +94,6 @@ class PullStore(Protocol):
         """Those whose head it is; of any repository if the sender does not say which."""
         ...
 
-    async def of_branch(self, repo: str, head_ref: str) -> list[PullRecord]:
-        """Those that are alive."""
-        ...
-
     async def change(self, ref: PullRef, decide: Decide) -> Changed:
         """If the first of the events is in the log already, nothing is written."""
         ...

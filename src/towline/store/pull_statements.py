@@ -178,16 +178,6 @@ OF_COMMIT = Statement(
     writes=False,
 )
 
-OF_BRANCH = Statement(
-    "pull requests of a branch",
-    {"repo": "text", "head_ref": "text"},
-    f"""
-    SELECT {_ALL} FROM b JOIN towline_prs p ON p.repo = b.repo AND p.head_ref = b.head_ref
-    WHERE p.expires_us IS NULL ORDER BY p.number
-    """,
-    writes=False,
-)
-
 ALIVE_FOR = Statement(
     "alive for a vulnerability",
     {"vulnerability_id": "text"},

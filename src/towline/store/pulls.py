@@ -80,9 +80,6 @@ class SqlPulls:
     async def of_commit(self, repo: str | None, head_sha: str) -> list[PullRecord]:
         return await self._records(q.OF_COMMIT, [(repo, head_sha)])
 
-    async def of_branch(self, repo: str, head_ref: str) -> list[PullRecord]:
-        return await self._records(q.OF_BRANCH, [(repo, head_ref)])
-
     async def stale(
         self, thresholds: Thresholds, most: int, now_us: int | None = None
     ) -> list[PullRecord]:
