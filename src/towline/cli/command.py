@@ -13,8 +13,8 @@ from towline.cli.prs import Config, Json, Ref, print_json, ref_of
 from towline.cli.reading import check_tables
 
 if TYPE_CHECKING:
+    from towline.flow.bridge import Bridge
     from towline.ports.pulls import PullStore
-    from towline.web.tow_access import Orders
 
 _Command = Annotated[str, typer.Argument(metavar="COMMAND", help="Like /rebuild or /merge.")]
 
@@ -47,7 +47,7 @@ async def _ordered(config: Path | None, ref: str, order: str) -> dict[str, Any]:
         await service.close()
 
 
-async def ordered_at(pulls: PullStore, bridge: Orders, ref: str, order: str) -> dict[str, Any]:
+async def ordered_at(pulls: PullStore, bridge: Bridge, ref: str, order: str) -> dict[str, Any]:
     from towline.web.fleet import full_name
 
     name, number = ref_of(ref)

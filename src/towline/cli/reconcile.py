@@ -14,7 +14,7 @@ from towline.cli.reading import check_tables
 from towline.errors import Transient
 
 if TYPE_CHECKING:
-    from towline.web.tow_access import Sweeper
+    from towline.flow.reconcile import Reconciler
 
 _Dry = Annotated[bool, typer.Option("--dry-run", help="Decide and report, and do nothing.")]
 
@@ -61,7 +61,7 @@ async def _swept(config: Path | None, dry_run: bool) -> dict[str, Any]:
         await service.close()
 
 
-async def swept_by(reconciler: Sweeper, dry_run: bool) -> dict[str, Any]:
+async def swept_by(reconciler: Reconciler, dry_run: bool) -> dict[str, Any]:
     from towline.web.reconciler_routes import sweep_out
 
     report = await reconciler.sweep(dry_run=dry_run)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from towline.core.ended import Step, What
+from towline.core.ended import What
 from towline.core.lifecycle import State
-from towline.core.pulls import PullRecord
-from towline.core.staleness import Thresholds
 from towline.ports.inbox import Stored
-from towline.ports.jobs import JobRecord, JobState
+from towline.ports.jobs import JobRecord
 
 
 class Ended(NamedTuple):
@@ -86,61 +84,3 @@ class Jobs(NamedTuple):
 
     rows: list[JobRecord]
     last: str | None
-
-
-class Insights(Protocol):
-    async def find(
-        self, sought: Sought, order: tuple[State, ...], after: Place | None, most: int
-    ) -> list[PullRecord]:
-        """By state in this order, in each the longest first; of those that ended, the newest."""
-        ...
-
-    async def columns(self, most: int) -> Mapping[State, list[PullRecord]]:
-        """Of each state those that are in it longest; of MERGED and CLOSED the newest."""
-        ...
-
-    async def overdue(self, thresholds: Thresholds, most: int) -> Mapping[State, int]:
-        """How many are in their state for longer than this; counted up to `most` a state."""
-        ...
-
-    async def repos(self, most: int) -> list[str]: ...
-
-    async def ended(self, starts_us: Sequence[int], bin_us: int) -> list[Ended]:
-        """Of those that are still known, for each part of the time; none where there are none."""
-        ...
-
-    async def past(self, since_us: int, bin_us: int) -> list[Past]:
-        """Of those that are forgotten."""
-        ...
-
-    async def lives(self, since_us: int, most: int) -> list[Life]:
-        """Of those that were merged since, the newest first."""
-        ...
-
-    async def healed(self, most: int, since_us: int = 0) -> list[Step]:
-        """The logs of those that were merged last after a remedy, what tells of healing in them."""
-        ...
-
-    async def reasons(self, most: int) -> list[Reason]:
-        """Of those that failed or wait for a person, the newest of each state."""
-        ...
-
-    async def backlog(self) -> Backlog: ...
-
-    async def deliveries(
-        self, wanted: Mapping[str, str], before: tuple[int, str] | None, most: int
-    ) -> Deliveries:
-        """The newest first, after the one that `before` names by time and key; no bodies.
-
-        `wanted` is what `source`, `repo` and `event_name` contain. So many are looked at, at most.
-        """
-        ...
-
-    async def jobs(
-        self, state: JobState | None, wanted: Mapping[str, str], before: str, most: int
-    ) -> Jobs:
-        """The newest first, after the one with the id `before`; no parameters, no results.
-
-        `wanted` is what `kind` and `repo` contain. So many are looked at, at most.
-        """
-        ...

@@ -146,6 +146,7 @@ class SqlInsights:
         self._looked_at = most_looked_at
 
     async def columns(self, most: int) -> Mapping[State, list[PullRecord]]:
+        """Of each state those that are in it longest; of MERGED and CLOSED the newest."""
         found: dict[State, list[PullRecord]] = {state: [] for state in STATES}
         for row in await self._database.run(COLUMNS_OF_THE_BOARD, [(most,)]):
             record = record_of(row)
@@ -155,6 +156,7 @@ class SqlInsights:
         return found
 
     async def overdue(self, thresholds: Thresholds, most: int) -> Mapping[State, int]:
+        """How many are in their state for longer than this; counted up to `most` a state."""
         rows = [(state, round(seconds * 1e6), most) for state, seconds in thresholds.items()]
         counted = await self._database.run(OVERDUE, rows) if rows else []
         return {row[0]: row[1] for row in counted}
@@ -163,22 +165,27 @@ class SqlInsights:
         return [row[0] for row in await self._database.run(REPOS, [(most,)])]
 
     async def ended(self, starts_us: Sequence[int], bin_us: int) -> list[Ended]:
+        """Of those that are still known, for each part of the time; none where there are none."""
         rows = [(state, at, at + bin_us) for at in starts_us for state in sorted(TERMINAL)]
         counted = await self._database.run(ENDED, rows)
         return [Ended._make(row) for row in counted if row[2]]
 
     async def past(self, since_us: int, bin_us: int) -> list[Past]:
+        """Of those that are forgotten."""
         rows = await self._database.run(PAST, [(since_us, bin_us)])
         return [Past(what, bucket, int(place), int(times)) for what, bucket, place, times in rows]
 
     async def lives(self, since_us: int, most: int) -> list[Life]:
+        """Of those that were merged since, the newest first."""
         rows = await self._database.run(LIVES, [(since_us, most)])
         return [Life._make(row) for row in rows]
 
     async def healed(self, most: int, since_us: int = 0) -> list[Step]:
+        """The logs of those that were merged last after a remedy, what tells of healing in them."""
         return [Step._make(row) for row in await self._database.run(HEALED, [(since_us, most)])]
 
     async def reasons(self, most: int) -> list[Reason]:
+        """Of those that failed or wait for a person, the newest of each state."""
         rows = await self._database.run(REASONS, [(most,)])
         return [Reason(state, orjson.loads(text) if text else None) for state, text in rows]
 
@@ -188,14 +195,23 @@ class SqlInsights:
     async def find(
         self, sought: Sought, order: tuple[State, ...], after: Place | None, most: int
     ) -> list[PullRecord]:
+        """By state in this order, in each the longest first; of those that ended, the newest."""
         return await find(self._database, sought, order, after, most)
 
     async def deliveries(
         self, wanted: Mapping[str, str], before: tuple[int, str] | None, most: int
     ) -> Deliveries:
+        """The newest first, after the one that `before` names by time and key; no bodies.
+
+        `wanted` is what `source`, `repo` and `event_name` contain. So many are looked at, at most.
+        """
         return await lists.deliveries(self._database, wanted, before, most, self._looked_at)
 
     async def jobs(
         self, state: JobState | None, wanted: Mapping[str, str], before: str, most: int
     ) -> Jobs:
+        """The newest first, after the one with the id `before`; no parameters, no results.
+
+        `wanted` is what `kind` and `repo` contain. So many are looked at, at most.
+        """
         return await lists.jobs(self._database, state, wanted, before, most, self._looked_at)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
 
 from towline.errors import TowlineError
-from towline.flow.bridge import NoCredentials, NotNow, UnknownCommand, UnknownPull
+from towline.flow.bridge import BatchResult, NoCredentials, NotNow, UnknownCommand, UnknownPull
 from towline.ports.pulls import PullRecord, PullStore
 from towline.web.answers import Problem
 from towline.web.auth import Principal
@@ -45,7 +45,7 @@ from towline.web.pull_models import (
     pull_status,
 )
 from towline.web.repeatable import Again, same_again
-from towline.web.tow_access import OrderedOrNot, TheTow, Tow
+from towline.web.tow_access import TheTow, Tow
 
 router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
 _command = JsonBody(CommandBody)
@@ -318,7 +318,7 @@ async def _named(pulls: PullStore, name: str) -> tuple[str, int]:
         raise refusal_of(error) from None
 
 
-def _item(found: OrderedOrNot) -> BatchItem:
+def _item(found: BatchResult) -> BatchItem:
     name = f"{found.repo}#{found.number}"
     if found.job_id is not None:
         return BatchItem(pr=name, status="accepted", job_id=found.job_id)

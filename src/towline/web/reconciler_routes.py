@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
+from towline.coordination.breaker import Report
 from towline.core.observation import Agreed
 from towline.core.snapshot import PullRef
 from towline.errors import TowlineError
@@ -22,7 +23,7 @@ from towline.web.json_body import JsonBody
 from towline.web.problems import documented
 from towline.web.pull_models import DryRun, RepoFilter, ResetBody
 from towline.web.pull_routes import refusal_of
-from towline.web.tow_access import Admin, BreakerView, TheTow
+from towline.web.tow_access import Admin, TheTow
 
 router = APIRouter(prefix="/api", tags=["reconciler"], responses=documented(401, 403, 422, 503))
 _reset = JsonBody(ResetBody, default=ResetBody())
@@ -91,7 +92,7 @@ class BreakerOut(BaseModel):
     opened_at: datetime | None
 
     @classmethod
-    def of(cls, view: BreakerView) -> BreakerOut:
+    def of(cls, view: Report) -> BreakerOut:
         return cls(
             name=view.name,
             state=view.state,

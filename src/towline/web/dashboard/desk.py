@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from towline.ports.dashboard import Insights
 from towline.ports.forge import Forge
+from towline.store.dashboard import SqlInsights
 from towline.web.dashboard.farewell import Farewell
 from towline.web.dashboard.session import Sessions
 from towline.web.run_routes import Runs
@@ -22,7 +22,7 @@ class Desk(NamedTuple):
     Only a demo has a `strip`.
     """
 
-    insights: Insights
+    insights: SqlInsights
     sessions: Sessions
     runs: Runs | None = None
     audit_file: Path | None = None

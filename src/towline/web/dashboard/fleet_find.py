@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from towline.core.lifecycle import TERMINAL, State
 from towline.core.staleness import is_stale
 from towline.core.sweep_policy import TowPolicy
-from towline.ports.dashboard import Insights, Place, Sought
+from towline.ports.dashboard import Place, Sought
 from towline.ports.pulls import PullRecord
+from towline.store.dashboard import SqlInsights
 from towline.web.dashboard.fleet_view import CARDS_A_PAGE, ORDER
 from towline.web.fleet import BadCursor, Wanted, rule_of
 
@@ -25,7 +26,7 @@ class Page(NamedTuple):
 
 
 async def page_of(
-    insights: Insights, policy: TowPolicy, wanted: Wanted, cursor: str, now_us: int
+    insights: SqlInsights, policy: TowPolicy, wanted: Wanted, cursor: str, now_us: int
 ) -> Page:
     """Short where much may fit and little does."""
     after = place_in(cursor) if cursor else None

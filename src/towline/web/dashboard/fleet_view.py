@@ -11,8 +11,8 @@ from towline.core.lifecycle import STATES, TERMINAL, WAITING_FOR, State
 from towline.core.snapshot import PullRef
 from towline.core.staleness import is_stale
 from towline.core.sweep_policy import TowPolicy
-from towline.ports.dashboard import Insights
 from towline.ports.pulls import PullRecord
+from towline.store.dashboard import SqlInsights
 from towline.web.dashboard.pages import duration, words
 from towline.web.fleet import Wanted
 from towline.web.pull_models import current_diagnosis
@@ -99,14 +99,14 @@ class Board(NamedTuple):
         return any(count >= MOST_COUNTED for count in self.overdue.values())
 
 
-async def counts_of(insights: Insights, tow: Tow) -> Board:
+async def counts_of(insights: SqlInsights, tow: Tow) -> Board:
     """How many there are, without cards."""
     counts = await tow.pulls.census()
     overdue = await insights.overdue(tow.policy.shortest_thresholds(), MOST_COUNTED)
     return Board((), counts, overdue)
 
 
-async def board_of(insights: Insights, tow: Tow, now_us: int) -> Board:
+async def board_of(insights: SqlInsights, tow: Tow, now_us: int) -> Board:
     """All of it: counts, and the cards of each column that are there longest."""
     _, counts, overdue = await counts_of(insights, tow)
     found = await insights.columns(CARDS_A_COLUMN)

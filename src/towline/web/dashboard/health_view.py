@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, TypeAlias
 
+from towline.coordination.breaker import Report
 from towline.core.ended import Step, What, bucket_of, healed_by
 from towline.core.lifecycle import State
 from towline.errors import TowlineError
@@ -21,7 +22,7 @@ from towline.web.dashboard.charts import Chart, Datum
 from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.health_span import Span
 from towline.web.dashboard.pages import duration
-from towline.web.tow_access import BreakerView, Tow
+from towline.web.tow_access import Tow
 
 MOST_LIVES: Final = 2_000
 MOST_HEALED: Final = 200
@@ -69,7 +70,7 @@ class Health(NamedTuple):
     heal: Chart
     healing: Healing
     causes: Sequence[Cause]
-    breakers: Sequence[BreakerView]
+    breakers: Sequence[Report]
     hooks: Chart
     hooks_seen: bool
     depth: Depth

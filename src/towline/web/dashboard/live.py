@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 
 from towline.core.lifecycle import State
 from towline.ports.clock import Clock
-from towline.ports.dashboard import Insights
+from towline.store.dashboard import SqlInsights
 from towline.web.answers import Problem
 from towline.web.dashboard.fleet_view import board_of
 from towline.web.dashboard.pages import GUARDS
@@ -56,7 +56,7 @@ class Watcher:
 class Live:
     def __init__(
         self,
-        insights: Insights,
+        insights: SqlInsights,
         tow: Tow,
         clock: Clock,
         *,
