@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from towline import settings as settings_module
 from towline.core.checkup import Finding, failure, ok, one_line, tally
 from towline.doctor import database, github, machine, private, servers, signals, webhooks
-from towline.doctor.probe import Heard, Look, Probe, looked
+from towline.doctor.probe import SECONDS, Heard, Look, Probe, looked
 from towline.doctor.redaction import Redactor
 from towline.errors import TowlineError
 from towline.settings import Settings
@@ -18,6 +19,26 @@ from towline.settings import Settings
 CALL_SECONDS: Final = 5.0
 _SANDBOX_SECONDS: Final = 30.0
 _MANY_CALLS_SECONDS: Final = 25.0
+
+_DATABASE: Final = (
+    "start the server, and check host, port, user and database in database_url "
+    "(TOWLINE_DATABASE_URL)"
+)
+_REDIS_URL: Final = (
+    "start Redis, and check host, port and password in redis_url (TOWLINE_REDIS_URL)"
+)
+_REDIS_HOST: Final = (
+    "check redis_host and redis_port, and that the identity (azure_client_id, or the "
+    "environment's) has a data access policy on the cache"
+)
+_JENKINS: Final = "check jenkins.url, jenkins.user and jenkins.token (TOWLINE_JENKINS__TOKEN)"
+_GITLAB: Final = servers.GITLAB_ADDRESS
+_JIRA: Final = f"{servers.JIRA_ADDRESS}, and the way there"
+_ADDRESS: Final = "check serve.host and serve.port"
+_BWRAP: Final = "run bwrap --ro-bind / / true by hand"
+_FILES: Final = "look at the files with ls -l"
+_MEND: Final = "mend the database"
+_SECRETS: Final = "check the secrets of the settings"
 
 
 class Report(NamedTuple):
@@ -79,109 +100,48 @@ def _how_to_mend(config: Path | None) -> str:
 
 
 def _probes(settings: Settings, seconds: float, config: Path | None, *, knows: bool) -> list[Probe]:
-    """Without settings only the machine is looked at."""
+    """The table of all checks: name, look, what to do where the look itself breaks, its time.
+
+    Without settings only the machine is looked at. Private files are read and never changed: a
+    check that made a file private would hide how long others could read it.
+    """
+    one, slow, many = SECONDS, 3 * seconds, max(_MANY_CALLS_SECONDS, 5 * seconds)
+    reach, hooks = github.how_to_reach(settings), webhooks.CHECK
+    given, asked = (settings,), (settings, seconds)
     here = [
-        Probe("git", lambda: machine.look_at_git(settings), "run git --version by hand"),
-        Probe(
-            "sandbox",
-            lambda: machine.look_at_sandbox(settings),
-            "run bwrap --ro-bind / / true by hand",
-            _SANDBOX_SECONDS,
-        ),
+        Probe("git", partial(machine.look_at_git, *given), "run git --version by hand"),
+        Probe("sandbox", partial(machine.look_at_sandbox, *given), _BWRAP, _SANDBOX_SECONDS),
     ]
     if not knows:
         return [_python(), *here]
+    redis = _REDIS_HOST if settings.redis_host else _REDIS_URL
+    has_redis = settings.redis_url or settings.redis_host
+    table: list[tuple[object, str, Look, str, float]] = [
+        (True, "database", partial(database.look_at_database, *asked), _DATABASE, slow),
+        (True, "keys", partial(database.look_at_keys, *asked), _MEND, slow),
+        (True, "engine", partial(servers.look_at_engine, *given), "check engine", one),
+        (has_redis, "redis", partial(servers.look_at_redis, *asked), redis, slow),
+        (True, private.FILES, partial(private.look_at_files, settings, config), _FILES, one),
+        (True, private.SIGNING, partial(private.look_at_secret, *asked), _MEND, slow),
+        (True, private.SECRETS, partial(private.look_at_secrets, *given), _SECRETS, one),
+        (True, "github", partial(github.look_at_github, *asked), reach, many),
+        (settings.gitlab.token, "gitlab", partial(servers.look_at_gitlab, *asked), _GITLAB, many),
+        (settings.jenkins.url, "jenkins", partial(servers.look_at_jenkins, *asked), _JENKINS, many),
+        (settings.jira.url, "jira", partial(servers.look_at_jira, *asked), _JIRA, many),
+        (True, hooks, partial(webhooks.look_at_address, *asked), _ADDRESS, many),
+        (True, hooks, partial(webhooks.look_at_hooks, *asked), reach, many),
+        (True, hooks, partial(webhooks.look_at_senders, *given), "as above", one),
+    ]
     return [
         _python(),
         _start(settings),
-        *_stores(settings, seconds),
-        *_private(settings, seconds, config),
-        *_outside(settings, seconds),
+        *(Probe(name, look, fix, most) for applies, name, look, fix, most in table if applies),
         *here,
-        Probe("fixers", _at_once(lambda: machine.look_at_fixers(settings)), "check fix.fixers"),
-        Probe(signals.CHECK, _at_once(lambda: signals.look_at_signals(settings)), "check signals"),
-        Probe("notify", _at_once(lambda: machine.look_at_notifiers(settings)), "check notify.urls"),
-        Probe("folders", _at_once(lambda: machine.look_at_folders(settings)), "check fix.folder"),
+        Probe("fixers", partial(machine.look_at_fixers, *given), "check fix.fixers"),
+        Probe(signals.CHECK, partial(signals.look_at_signals, *given), "check signals"),
+        Probe("notify", partial(machine.look_at_notifiers, *given), "check notify.urls"),
+        Probe("folders", partial(machine.look_at_folders, *given), "check fix.folder"),
     ]
-
-
-def _stores(settings: Settings, seconds: float) -> list[Probe]:
-    slow = 3 * seconds
-    reach = (
-        "start the server, and check host, port, user and database in database_url "
-        "(TOWLINE_DATABASE_URL)"
-    )
-    probes = [
-        Probe("database", lambda: database.look_at_database(settings, seconds), reach, slow),
-        Probe("keys", lambda: database.look_at_keys(settings, seconds), "mend the database", slow),
-        Probe("engine", _at_once(lambda: servers.look_at_engine(settings)), "check engine"),
-    ]
-    if settings.redis_url or settings.redis_host:
-        reach = "start Redis, and check host, port and password in redis_url (TOWLINE_REDIS_URL)"
-        if settings.redis_host:
-            reach = (
-                "check redis_host and redis_port, and that the identity (azure_client_id, or the "
-                "environment's) has a data access policy on the cache"
-            )
-        probes.append(Probe("redis", lambda: servers.look_at_redis(settings, seconds), reach, slow))
-    return probes
-
-
-def _private(settings: Settings, seconds: float, config: Path | None) -> list[Probe]:
-    """Read without writing: a check that closes a file would hide how long it was open."""
-    slow = 3 * seconds
-    return [
-        Probe(
-            private.FILES,
-            _at_once(lambda: private.look_at_files(settings, config)),
-            "look at the files with ls -l",
-        ),
-        Probe(
-            private.SIGNING,
-            lambda: private.look_at_secret(settings, seconds),
-            "mend the database",
-            slow,
-        ),
-        Probe(
-            private.SECRETS,
-            _at_once(lambda: private.look_at_secrets(settings)),
-            "check the secrets of the settings",
-        ),
-    ]
-
-
-def _outside(settings: Settings, seconds: float) -> list[Probe]:
-    slow = max(_MANY_CALLS_SECONDS, 5 * seconds)
-    reach = github.how_to_reach(settings)
-    asked: list[tuple[str, Callable[[Settings, float], Awaitable[list[Finding]]], str]] = [
-        ("github", github.look_at_github, reach)
-    ]
-    if settings.gitlab.token:
-        asked.append(("gitlab", servers.look_at_gitlab, servers.GITLAB_ADDRESS))
-    if settings.jenkins.url:
-        there = "check jenkins.url, jenkins.user and jenkins.token (TOWLINE_JENKINS__TOKEN)"
-        asked.append(("jenkins", servers.look_at_jenkins, there))
-    if settings.jira.url:
-        asked.append(("jira", servers.look_at_jira, f"{servers.JIRA_ADDRESS}, and the way there"))
-    asked.append((webhooks.CHECK, webhooks.look_at_address, "check serve.host and serve.port"))
-    asked.append((webhooks.CHECK, webhooks.look_at_hooks, reach))
-    return [
-        *(Probe(name, _with(look, settings, seconds), fix, slow) for name, look, fix in asked),
-        Probe(webhooks.CHECK, _at_once(lambda: webhooks.look_at_senders(settings)), "as above"),
-    ]
-
-
-def _with(
-    look: Callable[[Settings, float], Awaitable[list[Finding]]], settings: Settings, seconds: float
-) -> Look:
-    return lambda: look(settings, seconds)
-
-
-def _at_once(look: Callable[[], list[Finding]]) -> Look:
-    async def looking() -> list[Finding]:
-        return look()
-
-    return looking
 
 
 def _python() -> Probe:
@@ -189,7 +149,7 @@ def _python() -> Probe:
 
     version = ".".join(map(str, sys.version_info[:3]))
     found = ok("towline", f"Towline {__version__} on Python {version}, {sys.platform}")
-    return Probe("towline", _at_once(lambda: [found]), "install it again")
+    return Probe("towline", lambda: [found], "install it again")
 
 
 def _start(settings: Settings) -> Probe:

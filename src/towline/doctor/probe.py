@@ -12,7 +12,7 @@ from towline.errors import MissingExtra, TowlineError
 SECONDS: Final = 10.0
 _LONGEST: Final = 1000
 
-Look: TypeAlias = Callable[[], Awaitable[list[Finding]]]
+Look: TypeAlias = Callable[[], list[Finding] | Awaitable[list[Finding]]]
 Heard: TypeAlias = Callable[[str], None]
 
 
@@ -38,7 +38,7 @@ async def looked(probes: Sequence[Probe], on_end: Heard = lambda _: None) -> lis
 
 async def _findings(probe: Probe) -> list[Finding]:
     """A task of its own: what does not even heed its cancellation is left behind."""
-    task = asyncio.ensure_future(probe.look())
+    task = asyncio.ensure_future(_looking(probe))
     done, _ = await asyncio.wait({task}, timeout=probe.seconds)
     if not done:
         task.cancel()
@@ -53,6 +53,11 @@ async def _findings(probe: Probe) -> list[Finding]:
     except Exception as error:  # a check that breaks is a finding, not the end of the others
         told = one_line(f"{type(error).__name__}: {error}")
         return [failure(probe.check, f"the check itself failed: {told}", probe.fix)]
+
+
+async def _looking(probe: Probe) -> list[Finding]:
+    found = probe.look()
+    return found if isinstance(found, list) else await found
 
 
 def _command_in(text: str) -> str:

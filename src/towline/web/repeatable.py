@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from towline.core.claims import Policy
 from towline.idempotency.service import IdempotencyService
 from towline.library import Idempotency
 from towline.telemetry import Audit
 from towline.web.answers import App, Problem, Receive, Scope, Send, answer
-from towline.web.auth import peer_of
+from towline.web.auth import Keyring, Principal, peer_of
 from towline.web.exchange import KEY_HEADERS
 from towline.web.idempotency import IdempotencyMiddleware
 from towline.web.store import room_for
@@ -33,17 +33,6 @@ _HEADERS: Final = frozenset(name.lower().encode() for name in KEY_HEADERS)
 _LEDGER: Final = "towline.ledger"
 _CALLER: Final = "towline.caller"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Caller(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-class Callers(Protocol):
-    async def check(self, headers: Any, scope: None, peer: str | None) -> Caller:
-        """Whose key it is, whatever it may do; else a `Problem`."""
-        ...
 
 
 class Again(NamedTuple):
@@ -82,7 +71,7 @@ class Ledger(Idempotency):
 class RepeatableWrites:
     """One ledger for all planes of a service."""
 
-    def __init__(self, ledger: Idempotency, callers: Callers) -> None:
+    def __init__(self, ledger: Idempotency, callers: Keyring) -> None:
         self._ledger = ledger
         self._callers = callers
         self._guards: list[IdempotencyMiddleware] = []
@@ -146,5 +135,5 @@ def _has_key(scope: Scope) -> bool:
 
 
 def _caller_of(scope: Scope) -> str:
-    caller: Caller = scope[_CALLER]
+    caller: Principal = scope[_CALLER]
     return caller.id
