@@ -219,7 +219,6 @@ CREATE TABLE towline_prs (
 );
 CREATE INDEX towline_prs_stale ON towline_prs (state, since_us, repo, number);
 CREATE INDEX towline_prs_head ON towline_prs (head_sha) WHERE head_sha IS NOT NULL;
-CREATE INDEX towline_prs_branch ON towline_prs (repo, head_ref) WHERE expires_us IS NULL;
 CREATE INDEX towline_prs_alive_for ON towline_prs (vulnerability_id)
     WHERE vulnerability_id IS NOT NULL AND expires_us IS NULL;
 CREATE INDEX towline_prs_unverified ON towline_prs (verify_by_us) WHERE verify_by_us IS NOT NULL;
