@@ -31,7 +31,18 @@ class Transient(TowlineError):
 
 
 class Unavailable(Transient):
-    """A store did not answer within its deadline, or could not be reached."""
+    """A store or a server did not answer within its deadline, or could not be reached.
+
+    `retry_after` is set where a server asks to be left alone for so many seconds.
+    """
+
+    def __init__(
+        self, message: str = "", retry_after: float = 0.0, *, maybe_done: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.maybe_done = maybe_done or retry_after == 0
+        """Whether what was asked for may have happened. A server that limits calls did nothing."""
 
 
 class Closed(Unavailable):

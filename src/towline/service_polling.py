@@ -42,9 +42,9 @@ def pollers_of(
     if polling.github:
         from towline.forges.github_access import Access
         from towline.forges.github_polling import GitHubPolling
-        from towline.forges.github_rest import GitHubRest
+        from towline.forges.github_rest import github_client
 
-        rest = GitHubRest(settings.github.api_url, clock, deadline_seconds=_DEADLINE_SECONDS)
+        rest = github_client(settings.github.api_url, clock, deadline_seconds=_DEADLINE_SECONDS)
         token = None if app is not None else settings.github.token
         access = Access(rest, token=token, app=app)
         places += [GitHubPolling(access, repo) for repo in polling.github]

@@ -88,15 +88,15 @@ def outside_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> Outsi
         from towline.ci.jenkins import JenkinsCi
 
         ci = JenkinsCi(jenkins.url, clock, user=jenkins.user, token=jenkins.token)
-    return Outside(forges, ci, _poster(settings.triggers.allowed_hosts))
+    return Outside(forges, ci, _poster(settings.triggers.allowed_hosts, clock))
 
 
-def _poster(hosts: Sequence[str]) -> HttpPoster | None:
+def _poster(hosts: Sequence[str], clock: Clock) -> HttpPoster | None:
     if not hosts:
         return None
     from towline.notifiers.http import HttpPoster
 
-    return HttpPoster(hosts)
+    return HttpPoster(hosts, clock)
 
 
 class TowParts:

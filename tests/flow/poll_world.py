@@ -22,7 +22,7 @@ from towline.flow.poll import Pollers, PollReport, PollRules
 from towline.flow.poll_meeting import FirstTold
 from towline.forges.github_access import Access
 from towline.forges.github_polling import GitHubPolling
-from towline.forges.github_rest import GitHubRest
+from towline.forges.github_rest import github_client
 from towline.forges.gitlab_api import GitLabApi
 from towline.forges.gitlab_polling import GitLabPolling
 from towline.forges.jira import Jira, JiraPolling
@@ -150,7 +150,7 @@ async def gitlab_scene() -> AsyncIterator[Scene]:
 @contextlib.asynccontextmanager
 async def github_scene() -> AsyncIterator[Scene]:
     async with github_server.forge() as forge:
-        rest = GitHubRest(forge.url, forge.clock, deadline_seconds=5)
+        rest = github_client(forge.url, forge.clock, deadline_seconds=5)
         access = Access(rest, token=github_server.TOKEN, app=None)
         polled = GitHubPolling(access, github_server.REPO)
         yield GitHubScene(forge, polled)

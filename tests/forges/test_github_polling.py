@@ -11,7 +11,7 @@ from towline.core.events import Commented, PullRequestChanged
 from towline.flow.poll_walk import walk
 from towline.forges.github_access import Access
 from towline.forges.github_polling import GitHubPolling
-from towline.forges.github_rest import GitHubRest
+from towline.forges.github_rest import github_client
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.ports.polling import Thing
 from towline.sim.http_faults import HttpFault
@@ -31,7 +31,7 @@ async def sim() -> AsyncIterator[Forge]:
 
 @pytest.fixture
 async def polling(sim: Forge) -> AsyncIterator[GitHubPolling]:
-    opened = GitHubPolling(Access(GitHubRest(sim.url, sim.clock), token=TOKEN, app=None), REPO)
+    opened = GitHubPolling(Access(github_client(sim.url, sim.clock), token=TOKEN, app=None), REPO)
     yield opened
     await opened.aclose()
 

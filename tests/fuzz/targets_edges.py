@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from tests.fuzz.target import SECRETS, TOKEN, Target, joined, parts_of, refusing, text_of
-from towline.ci import jenkins_http
+from towline import api_client
 from towline.doctor.redaction import Redactor, shown_settings
 from towline.errors import Rejected
 from towline.fixers import llm_api
-from towline.forges import github_rest, http_client
 from towline.git.environment import scheme_of
 from towline.settings import Settings
 from towline.web.dashboard.work_routes import _moment_and_key
@@ -22,9 +21,7 @@ def servers(data: bytes) -> None:
     """An address that operators write is taken, or refused in a line."""
     text = text_of(data)
     for read in (
-        github_rest._root_of,
-        lambda given: http_client.root_of(given, "GitLab"),
-        jenkins_http._root_of,
+        lambda given: api_client.root_of(given, "GitLab"),
         llm_api._root_of,
         scheme_of,
         database_for,

@@ -37,7 +37,7 @@ from towline.errors import Rejected, TowlineError, Unavailable
 from towline.fixers.config import LlmConfig
 from towline.fixers.llm_api import ModelApi
 from towline.flow.fix_plan import diff_in
-from towline.forges.github_rest import GitHubRest
+from towline.forges.github_rest import github_client
 from towline.forges.gitlab_api import GitLabApi
 from towline.git.process import GitEnd, failure
 from towline.idempotency.redis import RedisRecords
@@ -329,7 +329,7 @@ def test_a_store_at_no_url_is_refused(make: Callable[[str], object]) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda url: GitHubRest(url, ManualClock()),
+        lambda url: github_client(url, ManualClock()),
         lambda url: GitLabApi(url, ManualClock(), TOKEN, 5.0),
         lambda url: JenkinsHttp(url, ManualClock(), "octocat", TOKEN, 5.0),
         lambda url: ModelApi(LlmConfig(model="m", provider="openai", url=url, api_key=TOKEN)),

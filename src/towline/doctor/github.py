@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from towline.api_client import Answer
 from towline.core.checkup import (
     Finding,
     failure,
@@ -21,7 +22,7 @@ from towline.core.checkup import (
 )
 from towline.errors import TowlineError
 from towline.forges.github_app import GitHubApp
-from towline.forges.github_rest import Answer, GitHubRest, bearer, date_us
+from towline.forges.github_rest import bearer, date_us, github_client
 from towline.service_tow import github_app_of
 from towline.settings import Settings
 from towline.store.clock import SystemClock
@@ -59,7 +60,7 @@ class GitHub:
     def __init__(self, settings: Settings, seconds: float) -> None:
         self.app: GitHubApp | None = github_app_of(settings)
         self._token = settings.github.token
-        self._rest = GitHubRest(settings.github.api_url, SystemClock(), deadline_seconds=seconds)
+        self._rest = github_client(settings.github.api_url, SystemClock(), deadline_seconds=seconds)
 
     async def ask(self, path: str, about: str) -> Answer:
         """A refusal is an answer; silence and breakdowns are raised."""
@@ -67,7 +68,9 @@ class GitHub:
             signed = bearer(self._token or "")
         else:
             signed = bearer(self.app.token(self._rest.now_us() / 1e6))
-        return await self._rest.get(path, authorization=signed, about=about, also=_REFUSALS)
+        return await self._rest.send(
+            "GET", path, about=about, headers={"authorization": signed}, also=_REFUSALS
+        )
 
     async def aclose(self) -> None:
         await self._rest.aclose()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from towline.api_client import Answer
 from towline.ci.jenkins_http import JenkinsHttp
 from towline.core.checkup import (
     Finding,
@@ -23,7 +24,6 @@ from towline.core.checkup import (
 from towline.core.http_dates import seconds_of
 from towline.errors import TowlineError
 from towline.forges.gitlab_api import GitLabApi, project_path
-from towline.forges.http_client import Answer, json_of, message_of
 from towline.forges.jira import Jira
 from towline.ports.forge import ForgeRefused
 from towline.settings import Settings
@@ -148,7 +148,7 @@ async def look_at_gitlab(settings: Settings, seconds: float) -> list[Finding]:
 
 
 def _refused_by_gitlab(settings: Settings, answer: Answer) -> Finding:
-    said = one_line(f"{answer.status}{message_of(answer.body, ': ')}")
+    said = one_line(f"{answer.status}: {answer.says}")
     if answer.status == 404:
         found = f"there is no GitLab API at {settings.gitlab.api_url} ({said})"
         return failure("gitlab", found, GITLAB_ADDRESS)
@@ -193,7 +193,7 @@ async def _project(api: GitLabApi, user: Mapping[str, Any], repo: str) -> Findin
     try:
         there = await api.http.send("GET", project_path(repo), about=repo, also=_REFUSALS)
         if there.status == 403:
-            said = f"{repo} is closed to the token (403{message_of(there.body, ': ')})"
+            said = f"{repo} is closed to the token (403: {there.says})"
             return failure("gitlab", one_line(said), f"{_GITLAB_SCOPE}; {fix}")
         if there.status != 200:
             return failure("gitlab", f"{repo} is not there, or closed to the token", fix)
@@ -294,7 +294,7 @@ def _clock(whose: str, headers: Mapping[str, str]) -> list[Finding]:
 
 
 def _object(answer: Answer, forge: str) -> Mapping[str, Any]:
-    found = json_of(answer, forge)
+    found = answer.json()
     return found if isinstance(found, dict) else {}
 
 

@@ -1,27 +1,26 @@
-"""Asks a language model over HTTP: one request, one deadline, one host, no redirects.
-
-The key travels in a header, and is never part of a message, a log line or a `repr`.
-"""
+"""Asks a language model over HTTP: one request, without redirects."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import ipaddress
 from typing import Any, Final
 
 import httpx2
 import orjson
 
-from towline.errors import Definitive, Rejected, Transient
+from towline.api_client import ApiClient, Errors, Limits, root_of
+from towline.errors import Definitive, Rejected, Transient, Unavailable
 from towline.fixers.config import LlmConfig
+from towline.store.clock import SystemClock
 
 _OWN_ADDRESSES: Final = {
     "anthropic": "https://api.anthropic.com",
     "openai": "https://api.openai.com/v1",
 }
-_MOST_BYTES: Final = 4 * 1024**2
-_PASSING: Final = (408, 409, 425, 429)
+_MAX_BYTES: Final = 4 * 1024**2
+_PASSING: Final = (408, 409, 425)
+_REFUSALS: Final = (*range(201, 429), *range(430, 500))
+_ERRORS: Final = Errors(Unavailable, Definitive, Definitive)
 
 
 class ModelApi:
@@ -30,6 +29,8 @@ class ModelApi:
     def __init__(self, config: LlmConfig) -> None:
         self._config = config
         self._root = _root_of(config.url or _OWN_ADDRESSES[config.provider])
+        self._clock = SystemClock()
+        self._limits = Limits(self._clock)
         if not config.api_key.isascii() or not config.api_key.isprintable():
             raise Rejected("the model's key must be printable ASCII")
 
@@ -68,63 +69,36 @@ class ModelApi:
         return str(choice["message"]["content"]), choice.get("finish_reason") != "length"
 
     async def _sent(self, path: str, headers: dict[str, str], body: dict[str, object]) -> bytes:
-        url = self._root.copy_with(raw_path=self._root.raw_path.rstrip(b"/") + path.encode())
-        headers = {**headers, "content-type": "application/json", "user-agent": "towline"}
+        """By a client of its own: a fixer may be used in several event loops, one after another."""
+        config = self._config
+        client = ApiClient(
+            "the model",
+            str(self._root),
+            self._clock,
+            headers=headers,
+            errors=_ERRORS,
+            limits=self._limits,
+            deadline_seconds=config.seconds,
+            max_body=_MAX_BYTES,
+            redirects=False,
+            secrets=[config.api_key],
+            metric="model",
+        )
         try:
-            async with (
-                asyncio.timeout(self._config.seconds),
-                httpx2.AsyncClient(timeout=None, follow_redirects=False) as client,
-            ):
-                request = client.build_request(
-                    "POST", url, headers=headers, content=orjson.dumps(body)
-                )
-                response = await client.send(request, stream=True)
-                try:
-                    received = await _whole(response)
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            raise Transient(f"the model did not answer within {self._config.seconds:g} s") from None
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
-            # the last two: it redirects to what is no URL
-            raise Transient(f"the model cannot be reached: {type(error).__name__}") from None
-        self._judge(response.status_code, received)
-        return received
-
-    def _judge(self, status: int, body: bytes) -> None:
-        if status == 200:
-            return
-        said = f"the model's server answered {status}{self._message(body)}"
-        if status >= 500 or status in _PASSING:
+            answer = await client.send("POST", path, about="a fix", body=body, also=_REFUSALS)
+        finally:
+            await client.aclose()
+        if answer.status == 200:
+            return answer.body
+        said = f"the model's server answered {answer.status}: {answer.says}"
+        if answer.status in _PASSING:
             raise Transient(said)
         raise Definitive(said)
 
-    def _message(self, body: bytes) -> str:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            text = str(orjson.loads(body)["error"]["message"])
-            if self._config.api_key:
-                text = text.replace(self._config.api_key, "***")
-            return ": " + "".join(char if char.isprintable() else " " for char in text[:200])
-        return ""
-
-
-async def _whole(response: httpx2.Response) -> bytes:
-    body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > _MOST_BYTES:
-            raise Definitive(f"the model's answer is larger than {_MOST_BYTES} bytes")
-    return bytes(body)
-
 
 def _root_of(text: str) -> httpx2.URL:
-    try:
-        url = httpx2.URL(text)
-        host = url.host
-    except (httpx2.InvalidURL, ValueError):  # the latter of letters that no host can have
-        url, host = httpx2.URL(""), ""
-    secure = url.scheme == "https" or (url.scheme == "http" and _is_this_machine(host))
-    if not secure or not host or url.userinfo or url.query:
+    url = root_of(text, "model")
+    if url.scheme != "https" and not _is_this_machine(url.host):
         raise Rejected("the model's URL must be like https://host/path, or http on this machine")
     return url
 

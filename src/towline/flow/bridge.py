@@ -51,7 +51,7 @@ from towline.flow.remediate_records import Order, as_known
 from towline.flow.tow_metrics import COMMANDS as COMMANDS_COUNTED
 from towline.ports.clock import Clock
 from towline.ports.coordination import RateStore
-from towline.ports.forge import Forge, ForgeUnavailable
+from towline.ports.forge import Forge
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, Bell, Claimed, JobStore, NewJob
 from towline.ports.pulls import Change, PullEvent, PullRecord, PullStore
@@ -245,7 +245,7 @@ class Bridge:
             return await self._fail(job, command, params, given_up, reason)
         try:
             return await self._carry_out(command, params)
-        except ForgeUnavailable as trouble:
+        except Unavailable as trouble:
             if not asks_to_wait(trouble):
                 raise
             return await self._later(params, trouble.retry_after, "deferrals")

@@ -31,7 +31,7 @@ from towline.flow.pokes import Errand, Poke, Poker
 from towline.flow.remediate_closing import Closer
 from towline.flow.remediate_records import BY_SWEEP, Ending, Order, Outcome, Remedied
 from towline.ports.clock import Clock
-from towline.ports.forge import Done, Forge, ForgeUnavailable
+from towline.ports.forge import Done, Forge
 from towline.ports.pulls import (
     Change,
     Changed,
@@ -370,7 +370,7 @@ def _as_begun(changed: Changed, order: Order) -> Remedied:
 
 def asks_to_wait(trouble: Exception) -> bool:
     """A rate limit is no outage: nothing was done, and it says when to come back."""
-    return isinstance(trouble, ForgeUnavailable) and trouble.retry_after > 0
+    return isinstance(trouble, Unavailable) and not trouble.maybe_done
 
 
 def _intent(record: PullRecord) -> Intent:

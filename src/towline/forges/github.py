@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 from urllib.parse import quote
 
+from towline.api_client import Calls
 from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Rejected
@@ -23,11 +24,10 @@ from towline.forges.github_app import GitHubApp
 from towline.forges.github_commits import CommitWrites
 from towline.forges.github_logs import FailureLogs
 from towline.forges.github_look import BATCH, NAME, Looker
-from towline.forges.github_meter import Calls
 from towline.forges.github_pace import Limits, Pace, Sleep
 from towline.forges.github_publish import Publishing
 from towline.forges.github_pulls import MergeMethod, PullWrites
-from towline.forges.github_rest import GitHubRest
+from towline.forges.github_rest import github_client
 from towline.ports.clock import Clock
 from towline.ports.forge import Allowance, Done, GitAccess, Opened, Permission
 from towline.sources import reading
@@ -72,7 +72,7 @@ class GitHubForge:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         pace = Pace(clock, sleep=sleep, longest_wait=deadline_seconds, limits=limits)
-        self._rest = GitHubRest(api_url, clock, deadline_seconds=deadline_seconds, pace=pace)
+        self._rest = github_client(api_url, clock, deadline_seconds=deadline_seconds, pace=pace)
         self._access = Access(self._rest, token=token, app=app, login=login)
         self._looker = Looker(
             self._access,
@@ -85,11 +85,11 @@ class GitHubForge:
         self._pulls = PullWrites(self._access, self._looker.rest, merge_method=merge_method)
         self._commits = CommitWrites(self._access, self._looker.rest)
         self._publishing = Publishing(self._access)
-        self._logs = FailureLogs(self._access, self._commits, follow=follow_logs)
+        self._logs = FailureLogs(self._access, clock, self._commits, follow=follow_logs)
 
     @property
     def calls(self) -> Calls:
-        return self._rest.meter.calls
+        return self._rest.calls
 
     async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
         return await self._looker.look(refs)
@@ -177,7 +177,7 @@ class GitHubForge:
         )
 
     async def allowance(self) -> Allowance | None:
-        return self._rest.meter.allowance()
+        return self._rest.limits.allowance
 
     async def aclose(self) -> None:
         await self._logs.aclose()

@@ -8,15 +8,15 @@ one installation. What GitHub says is unchanged is taken from memory, and costs 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 import httpx2
 
+from towline.api_client import REDIRECTS, Answer, ApiClient
 from towline.errors import Rejected
 from towline.forges.github_app import GitHubApp
-from towline.forges.github_rest import Answer, GitHubRest, bearer, links_of
+from towline.forges.github_rest import bearer, links_of
 from towline.ports.hooks import ForgeRefused, ForgeUnreadable
 from towline.sources import reading
 from towline.sources.reading import Object
@@ -24,8 +24,6 @@ from towline.sources.reading import Object
 _RENEW_US: Final = 300 * 1_000_000
 _PER_PAGE: Final = 100
 _MOST_PAGES: Final = 50
-_MOST_KEPT: Final = 2000
-_LARGEST_KEPT: Final = 128 * 1024
 _SHA: Final = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 _REPO: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}/(?!\.{1,2}$)[A-Za-z0-9_.-]{1,100}")
 
@@ -38,17 +36,12 @@ class _Token(NamedTuple):
         return "an installation's token"
 
 
-class _Kept(NamedTuple):
-    etag: str
-    answer: Answer
-
-
 class Access:
     """`login` is whose credentials they are, where GitHub cannot be asked."""
 
     def __init__(
         self,
-        rest: GitHubRest,
+        rest: ApiClient,
         *,
         token: str | None,
         app: GitHubApp | None,
@@ -62,7 +55,6 @@ class Access:
         self._installations: dict[str, str] = {}
         self._tokens: dict[str, _Token] = {}
         self._login = login
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
     def account_of(self, repo: str) -> str:
         """Repositories of the same account can be asked about in one call."""
@@ -74,11 +66,11 @@ class Access:
         if self._login is None:
             if self._app is None:
                 call = self._getting("/user", "user", also=(403,))
-                node = (await self._for_repo(None, call)).json()
-                login = reading.text(_object(node), "login")
+                node = (await self._for_repo(None, call)).object()
+                login = reading.text(node, "login")
             else:
-                node = (await self._as_app(self._getting("/app", "App"))).json()
-                slug = reading.text(_object(node), "slug")
+                node = (await self._as_app(self._getting("/app", "App"))).object()
+                slug = reading.text(node, "slug")
                 login = f"{slug}[bot]" if slug else None
             if login is None:
                 raise ForgeRefused(
@@ -97,24 +89,16 @@ class Access:
         also: Collection[int] = (),
     ) -> Answer:
         """Of a path below the repository; what has not changed is as it was."""
-        whole = f"/repos/{_checked(repo)}{path}"
-        place = str(self.rest.url(whole, query))
-        kept = self._kept.get(place)
-        etag = kept.etag if kept else None
-        call = self._getting(whole, about, query=query, etag=etag, also=(403, *also))
-        answer = await self._for_repo(repo, call)
+        path = f"/repos/{_checked(repo)}{path}"
+        answer = await self._for_repo(
+            repo, self._getting(path, about, query=query, also=(403, *also))
+        )
         if answer.status == 403 and 403 not in also:
             raise ForgeRefused(f"GitHub does not open the {about} to us (403: {answer.says})")
-        if answer.status == 304:
-            if kept is None:
-                raise ForgeUnreadable("GitHub says that nothing changed, but was not asked")
-            self._kept.move_to_end(place)
-            return kept.answer._replace(now_us=answer.now_us)
-        self._keep(place, answer)
         return answer
 
     async def one(self, repo: str, path: str, about: str) -> Object:
-        return _object((await self.get(repo, path, about)).json())
+        return (await self.get(repo, path, about)).object()
 
     async def all_of(
         self,
@@ -131,9 +115,7 @@ class Access:
         for page in range(first_page, first_page + _MOST_PAGES):
             numbered = {**(query or {}), "per_page": str(_PER_PAGE), "page": str(page)}
             answer = await self.get(repo, path, about, query=numbered)
-            listed = answer.json()
-            if within is not None:
-                listed = _object(listed).get(within)
+            listed = answer.json() if within is None else answer.object().get(within)
             if not isinstance(listed, list):
                 raise ForgeUnreadable(f"GitHub's answer about {about} is not a list")
             found += [item for item in listed if isinstance(item, dict)]
@@ -153,31 +135,31 @@ class Access:
     ) -> Answer:
         whole = f"/repos/{_checked(repo)}{path}"
 
-        async def call(authorization: str) -> Answer:
-            return await self.rest.write(
-                method,
-                whole,
-                authorization=authorization,
-                about=about,
-                body=body,
-                also=(401, *also),
-            )
-
-        return await self._for_repo(repo, call)
+        return await self._for_repo(repo, self._asking(method, whole, about, body=body, also=also))
 
     async def ask(self, repo: str, body: object, about: str, also: Collection[int]) -> Answer:
         """A question in GraphQL, with the credentials for this repository."""
 
-        async def call(authorization: str) -> Answer:
-            return await self.rest.ask(
-                self._graphql_url(),
-                authorization=authorization,
-                about=about,
-                body=body,
-                also=(401, *also),
-            )
-
+        call = self._asking(
+            "POST", self._graphql_url(), about, body=body, also=also, kind="graphql"
+        )
         return await self._for_repo(repo, call)
+
+    async def find_log(
+        self, repo: str, path: str, about: str, also: Collection[int]
+    ) -> bytes | httpx2.URL | None:
+        """The text, or its place on another host; None for a status of `also`."""
+        answer = await self.rest.send(
+            "GET",
+            f"/repos/{_checked(repo)}{path}",
+            about=about,
+            headers={"authorization": await self.authorization(repo)},
+            also=also,
+            may_lead_away=True,
+        )
+        if answer.status in REDIRECTS:
+            return self.rest.target(self.rest.root, answer.headers)
+        return answer.body if answer.status == 200 else None
 
     async def authorization(self, repo: str) -> str:
         if self._token is not None:
@@ -210,7 +192,7 @@ class Access:
         if owner not in self._installations:
             about = f"installation of the App for {repo}"
             answer = await self._as_app(self._getting(f"/repos/{repo}/installation", about))
-            found = reading.number(_object(answer.json()), "id")
+            found = reading.number(answer.object(), "id")
             if found is None:
                 raise ForgeUnreadable(f"GitHub's answer about the {about} has no id")
             self._installations[owner] = str(found)
@@ -219,39 +201,31 @@ class Access:
     async def _new_token(self, installation: str) -> _Token:
         path = f"/app/installations/{installation}/access_tokens"
 
-        async def call(authorization: str) -> Answer:
-            return await self.rest.write(
-                "POST", path, authorization=authorization, about="access token", also=(401,)
-            )
-
-        node = _object((await self._as_app(call)).json())
+        node = (await self._as_app(self._asking("POST", path, "access token"))).object()
         token, ends = reading.text(node, "token"), reading.moment(node, "expires_at")
         if token is None or ends is None:
             raise ForgeUnreadable("GitHub's answer has no access token")
         return _Token(bearer(token), int(ends * 1_000_000))
 
     def _getting(self, path: str, about: str, **how: Any) -> Callable[[str], Awaitable[Answer]]:
+        return self._asking("GET", path, about, **how)
+
+    def _asking(
+        self, method: str, path: str | httpx2.URL, about: str, **how: Any
+    ) -> Callable[[str], Awaitable[Answer]]:
+        """A call that waits for credentials; that they are not accepted is an answer."""
         also = (401, *how.pop("also", ()))
 
-        async def call(authorization: str) -> Answer:
-            return await self.rest.get(
-                path, authorization=authorization, about=about, also=also, **how
-            )
+        def call(authorization: str) -> Awaitable[Answer]:
+            headers = {"authorization": authorization}
+            return self.rest.send(method, path, about=about, headers=headers, also=also, **how)
 
         return call
 
     def _graphql_url(self) -> httpx2.URL:
         """GitHub's own server has it beside the REST API's root, not below it."""
-        path = self.rest.root.path.rstrip("/")
-        return self.rest.root.copy_with(path=f"{path.removesuffix('/v3')}/graphql")
-
-    def _keep(self, place: str, answer: Answer) -> None:
-        self._kept.pop(place, None)
-        etag = answer.headers.get("etag")
-        if etag and answer.status == 200 and len(answer.body) <= _LARGEST_KEPT:
-            self._kept[place] = _Kept(etag, answer)
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+        path = self.rest.root.path.rstrip("/").removesuffix("/v3")
+        return self.rest.root.copy_with(path=f"{path}/graphql")
 
 
 def _admitted(answer: Answer) -> Answer:
@@ -278,9 +252,3 @@ def sha_of(text: str) -> str:
     if not _SHA.fullmatch(text):
         raise Rejected("a commit is named by its whole hash")
     return text
-
-
-def _object(node: object) -> Object:
-    if not isinstance(node, dict):
-        raise ForgeUnreadable("GitHub's answer is not an object")
-    return node

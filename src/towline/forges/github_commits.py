@@ -93,9 +93,13 @@ class CommitWrites:
                 repo, "POST", f"{path}/rerun-failed-jobs", about, also=(403, 404, 409, 422)
             )
         except ForgeUnavailable as lost:
-            if lost.retry_after == 0 and _is_newer(
-                await self._access.one(repo, path, about), before
-            ):
+            if not lost.maybe_done:
+                raise
+            try:
+                after = await self._access.one(repo, path, about)
+            except ForgeUnavailable:
+                raise lost from None
+            if _is_newer(after, before):
                 return Done("queued", "seen running after an answer that was lost")
             raise
         if answer.status < 300:

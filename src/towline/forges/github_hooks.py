@@ -6,23 +6,19 @@ import contextlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import httpx2
 
+from towline.api_client import Answer
 from towline.core.recovery import Entry, Hook
 from towline.errors import Rejected
 from towline.forges.github_app import GitHubApp
-from towline.forges.github_rest import Answer, GitHubRest, bearer, date_us, links_of
+from towline.forges.github_rest import bearer, date_us, github_client, links_of
 from towline.ports.clock import Clock
 from towline.ports.hooks import ForgeUnreadable, LogPage, Recorded
 
 _PER_PAGE: Final = "100"
-
-
-class _FirstPage(NamedTuple):
-    etag: str
-    page: LogPage
 
 
 class GitHubHookLog:
@@ -37,49 +33,42 @@ class GitHubHookLog:
         app: GitHubApp | None = None,
         deadline_seconds: float = 15.0,
     ) -> None:
-        self._rest = GitHubRest(api_url, clock, deadline_seconds=deadline_seconds)
+        self._rest = github_client(api_url, clock, deadline_seconds=deadline_seconds)
         self._token = None if token is None else bearer(token)
         self._app = app
-        self._first: dict[str, _FirstPage] = {}
 
     async def page(self, hook: Hook, cursor: str | None = None) -> LogPage:
-        """The first page costs nothing of the rate limit while it stays as it was."""
+        """A page costs nothing of the rate limit while it stays as it was."""
         query = {"per_page": _PER_PAGE} | ({"cursor": cursor} if cursor else {})
-        kept = self._first.get(hook.name) if cursor is None else None
-        answer = await self._rest.get(
+        answer = await self._rest.send(
+            "GET",
             _path(hook),
-            authorization=self._authorization(hook),
             about=f"hook {hook.name}",
             query=query,
-            etag=kept.etag if kept else None,
+            headers=self._authorization(hook),
         )
         if date_us(answer.headers.get("date")) is None:
             raise ForgeUnreadable("GitHub's answer has no Date to go by")
-        if answer.status == 304:
-            if kept is None:
-                raise ForgeUnreadable("GitHub says that nothing changed, but was not asked")
-            return kept.page._replace(now_us=answer.now_us)
-        page = LogPage(_entries(answer), self._next(answer), answer.now_us)
-        if cursor is None and "etag" in answer.headers:
-            self._first[hook.name] = _FirstPage(answer.headers["etag"], page)
-        return page
+        return LogPage(_entries(answer), self._next(answer), answer.now_us)
 
     async def read(self, hook: Hook, entry_id: int) -> Recorded:
-        answer = await self._rest.get(
+        answer = await self._rest.send(
+            "GET",
             f"{_path(hook)}/{entry_id}",
-            authorization=self._authorization(hook),
             about=f"delivery {entry_id} of hook {hook.name}",
+            headers=self._authorization(hook),
         )
         return _recorded(_json_of(answer))
 
-    def _authorization(self, hook: Hook) -> str:
+    def _authorization(self, hook: Hook) -> dict[str, str]:
         if hook.repo is not None:
             if self._token is None:
                 raise Rejected(f"reading the log of hook {hook.name} needs a GitHub token")
-            return self._token
+            return {"authorization": self._token}
         if self._app is None:
             raise Rejected(f"reading the log of {hook.name} needs the App's id and key")
-        return bearer(self._app.token(self._rest.now_us() / 1e6))
+        signed = self._app.token(self._rest.now_us() / 1e6)
+        return {"authorization": bearer(signed)}
 
     def _next(self, answer: Answer) -> str | None:
         """The cursor alone is taken from the link, and only from one to the same host."""

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import httpx2
 
+from towline.api_client import ApiClient
 from towline.core.events import PASSING, CheckChanged
 from towline.forges.github_access import Access, number_of
 from towline.forges.github_commits import CommitWrites
 from towline.forges.github_snapshot import ACTIONS
-from towline.ports.hooks import ForgeRefused, ForgeUnavailable
+from towline.ports.clock import Clock
+from towline.ports.hooks import ForgeRefused
 from towline.sources import reading
 from towline.sources.reading import Object
 
-_MOST_READ: Final = 64 * 1024 * 1024
 _NO_LOG: Final = (403, 404, 410)
+_NO_LOG_THERE: Final = range(300, 600)
 
 
 class FailureLogs:
     """`follow` lets logs be read where GitHub redirects to, without credentials and over https."""
 
-    def __init__(self, access: Access, commits: CommitWrites, *, follow: bool = True) -> None:
+    def __init__(
+        self, access: Access, clock: Clock, commits: CommitWrites, *, follow: bool = True
+    ) -> None:
         self._access = access
         self._commits = commits
         self._follow = follow
-        self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False)
+        self._storage = ApiClient(
+            "the log's host",
+            None,
+            clock,
+            deadline_seconds=access.rest.deadline_seconds,
+            redirects=False,
+            metric="github_logs",
+        )
 
     async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
         """Of the job; else what the check run says of itself; else what is known of the check."""
@@ -67,50 +77,24 @@ class FailureLogs:
         return "\n".join(part for part in parts if part)
 
     async def _job_log(self, repo: str, job: str, most_bytes: int) -> bytes:
-        rest = self._access.rest
-        path, about = (
-            f"/repos/{repo}/actions/jobs/{number_of(job)}/logs",
-            f"log of job {job} of {repo}",
-        )
-        found = await rest.find(
-            path, authorization=await self._access.authorization(repo), about=about, also=_NO_LOG
-        )
+        about = f"log of job {job} of {repo}"
+        path = f"/actions/jobs/{number_of(job)}/logs"
+        found = await self._access.find_log(repo, path, about, _NO_LOG)
         if isinstance(found, bytes):
             return found[-most_bytes:]
         if found is None or not self._may_read(found):
             return b""
-        try:
-            async with asyncio.timeout(rest.deadline_seconds):
-                return await self._tail(found, most_bytes)
-        except TimeoutError:
-            raise ForgeUnavailable(
-                f"the {about} did not come within {rest.deadline_seconds:g} s"
-            ) from None
-        except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, ValueError) as error:
-            # the last two: it redirects to what is no URL
-            raise ForgeUnavailable(f"the {about} cannot be read: {type(error).__name__}") from None
+        return await self._storage.tail(
+            found, about=f"the {about}", max_bytes=most_bytes, also=_NO_LOG_THERE
+        )
 
     def _may_read(self, place: httpx2.URL) -> bool:
         """Never less protected than the API itself."""
         schemes = ("https", self._access.rest.root.scheme)
         return self._follow and place.scheme in schemes and not place.userinfo
 
-    async def _tail(self, place: httpx2.URL, most_bytes: int) -> bytes:
-        kept, read = bytearray(), 0
-        async with self._client.stream("GET", place) as response:
-            if response.status_code != 200:
-                return b""
-            async for chunk in response.aiter_bytes():
-                kept += chunk
-                read += len(chunk)
-                if len(kept) > 2 * most_bytes + 65_536:
-                    del kept[:-most_bytes]
-                if read > _MOST_READ:
-                    break
-        return bytes(kept[-most_bytes:])
-
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self._storage.aclose()
 
 
 def _failed(job: Object) -> bool:

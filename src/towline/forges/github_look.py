@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from towline.api_client import Answer
 from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Rejected
 from towline.forges.github_access import Access
 from towline.forges.github_graphql import Question, Told, mergeability, question, told
 from towline.forges.github_pace import Sleep
-from towline.forges.github_rest import Answer
 from towline.forges.github_rest_look import RestLook
 from towline.forges.github_snapshot import Seen, last_red_of_actions, needs_workflows, snapshot_of
 from towline.ports.clock import Clock
@@ -213,11 +213,11 @@ class Looker:
             raise ForgeUnreadable("GitHub's answer in GraphQL is not an object")
         errors = [Complaint(error) for error in reading.objects(body, "errors", 1000)]
         if limit := next((error for error in errors if error.is_limit), None):
-            raise self._access.rest.limited(answer, f"{answer.status}: {limit.message}", about)
+            raise self._access.rest.limited(answer, limit.message)
         data = body.get("data")
         if not isinstance(data, dict):
             raise _why_nothing(answer, errors, about)
-        self._access.rest.meter.spend(reading.number(reading.inner(data, "rateLimit"), "cost") or 1)
+        self._access.rest.spend(reading.number(reading.inner(data, "rateLimit"), "cost") or 1)
         return Answered(asked, data, errors)
 
 

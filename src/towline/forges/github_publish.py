@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from towline.api_client import Answer
 from towline.forges.github_access import Access
-from towline.forges.github_rest import Answer
 from towline.ports.forge import GitAccess, Opened
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.sources import reading
@@ -81,7 +81,7 @@ class Publishing:
         try:
             answer = await self._access.write(repo, "POST", "/pulls", about, told, also=(403, 422))
         except ForgeUnavailable as lost:
-            if lost.retry_after:
+            if not lost.maybe_done:
                 raise
             found = await self._find(repo, head, base)
             if found is None:

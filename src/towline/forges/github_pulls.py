@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from towline.api_client import Answer
 from towline.core.snapshot import PullRef
 from towline.errors import Rejected
 from towline.forges.github_access import Access, number_of
-from towline.forges.github_rest import Answer
 from towline.forges.github_rest_look import RestLook
 from towline.ports.forge import MARKER, Done, DoneStatus
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable
@@ -68,7 +68,7 @@ class PullWrites:
                 ref.repo, "PUT", path, about, body, also=(403, 404, 405, 409, 422)
             )
         except ForgeUnavailable as lost:
-            if lost.retry_after == 0 and await self._is_merged(ref):
+            if lost.maybe_done and await self._is_merged(ref, lost):
                 return Done("done", "seen merged after an answer that was lost")
             raise
         if answer.status == 200:
@@ -91,8 +91,11 @@ class PullWrites:
             return Done("conflict", says)
         return Done("blocked", says)
 
-    async def _is_merged(self, ref: PullRef) -> bool:
-        pull = await self._look.pull(ref)
+    async def _is_merged(self, ref: PullRef, lost: ForgeUnavailable) -> bool:
+        try:
+            pull = await self._look.pull(ref)
+        except ForgeUnavailable:
+            raise lost from None
         return pull is not None and bool(pull.get("merged"))
 
     async def close(self, ref: PullRef) -> Done:

@@ -24,14 +24,14 @@ from urllib.parse import quote
 
 import orjson
 
+from towline.api_client import Answer
 from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef, Snapshot
-from towline.forges.gitlab_api import GitLabApi, an_object, project_path, request_path
+from towline.forges.gitlab_api import GitLabApi, project_path, request_path
 from towline.forges.gitlab_look import GitLabLook
 from towline.forges.gitlab_pipelines import GitLabPipelines
 from towline.forges.gitlab_publish import Publishing
 from towline.forges.gitlab_reading import MergeRequest, is_waiting, merge_request, permission
-from towline.forges.http_client import message_of
 from towline.ports.clock import Clock
 from towline.ports.forge import Allowance, Done, ForgeUnavailable, GitAccess, Opened, Permission
 from towline.sources import reading
@@ -113,9 +113,9 @@ class GitLabForge:
         path = f"{request_path(ref)}/rebase"
         answer = await self._api.write("PUT", path, f"merge request {ref}", {}, also=(403, 409))
         if answer.status == 403:
-            return Done("blocked", message_of(answer.body))
+            return Done("blocked", answer.says)
         if answer.status == 409:
-            return Done("retry", message_of(answer.body))
+            return Done("retry", answer.says)
         return _rebased(await self._request(ref), head_sha)
 
     @_bounded
@@ -131,9 +131,9 @@ class GitLabForge:
         except ForgeUnavailable as lost:
             return await self._merged_all_the_same(ref, lost)
         if answer.status < 300:
-            merged = merge_request(an_object(answer)).state == "merged"
+            merged = merge_request(answer.object()).state == "merged"
             return Done("done") if merged else Done("queued", "GitLab merges it later")
-        return _not_merged(await self._request(ref), head_sha, answer.status, answer.body)
+        return _not_merged(await self._request(ref), head_sha, answer)
 
     async def _merged_all_the_same(self, ref: PullRef, lost: ForgeUnavailable) -> Done:
         """An error may hide a merge: only a look tells. While GitLab asks for silence, none is."""
@@ -225,7 +225,7 @@ class GitLabForge:
         path = f"{request_path(ref)}/approve"
         answer = await self._api.write("POST", path, about, {"sha": head_sha}, also=(401, 409))
         if answer.status == 409:
-            return Done("moved", message_of(answer.body))
+            return Done("moved", answer.says)
         if answer.status == 401:
             return Done("blocked", "the token's user may not approve it")
         return Done("done")
@@ -281,9 +281,9 @@ class GitLabForge:
             also=(400, 403),
         )
         if answer.status == 400:
-            return Done("unsupported", message_of(answer.body))
+            return Done("unsupported", answer.says)
         if answer.status == 403:
-            return Done("blocked", message_of(answer.body))
+            return Done("blocked", answer.says)
         return Done("done")
 
     @_bounded
@@ -315,7 +315,7 @@ class GitLabForge:
         )
 
     async def allowance(self) -> Allowance | None:
-        return self._api.http.allowance
+        return self._api.http.limits.allowance
 
     async def aclose(self) -> None:
         await self._api.http.aclose()
@@ -349,18 +349,18 @@ def _rebased(after: MergeRequest, head_sha: str) -> Done:
     return Done("conflict" if conflicting else "blocked", after.merge_error)
 
 
-def _not_merged(seen: MergeRequest, head_sha: str, status: int, body: bytes) -> Done:
+def _not_merged(seen: MergeRequest, head_sha: str, answer: Answer) -> Done:
     """Why GitLab did not merge: its statuses are ambiguous, so the merge request is asked."""
     if seen.state == "merged":
         return Done("already")
     if (refusal := _not_this(seen, head_sha)) is not None:
         return refusal
-    if seen.mergeability.conflicts or (status == 406 and not is_waiting(seen.status)):
+    if seen.mergeability.conflicts or (answer.status == 406 and not is_waiting(seen.status)):
         return Done("conflict", seen.status)
-    if is_waiting(seen.status) or status == 409:
+    if is_waiting(seen.status) or answer.status == 409:
         return Done("retry", seen.status)
     if seen.mergeability.behind and seen.status == "need_rebase":
         return Done("blocked", seen.status)
     if seen.mergeability.blocked is None:
-        return Done("retry", message_of(body))
+        return Done("retry", answer.says)
     return Done("blocked", seen.mergeability.blocked)

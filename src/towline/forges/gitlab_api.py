@@ -6,36 +6,38 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+from towline.api_client import Answer, ApiClient, Limits, checked_token
 from towline.core.canonical import JsonValue
 from towline.core.snapshot import PullRef
-from towline.forges.http_client import Answer, ForgeHttp, checked_token, json_of
 from towline.ports.clock import Clock
 from towline.ports.forge import ForgeUnreadable
 from towline.sources.reading import Object
 
 PER_PAGE: Final = 100
 _MOST_PAGES: Final = 20
+_MAX_CONCURRENT: Final = 8
 
 
 class GitLabApi:
     """`api_url` ends in `/api/v4`."""
 
     def __init__(self, api_url: str, clock: Clock, token: str, deadline_seconds: float) -> None:
-        self.http = ForgeHttp(
+        self.http = ApiClient(
             "GitLab",
             api_url,
             clock,
             headers={"private-token": checked_token(token, "GitLab"), "accept": "application/json"},
+            limits=Limits(clock, max_concurrent=_MAX_CONCURRENT),
             deadline_seconds=deadline_seconds,
         )
 
     async def get(self, path: str, about: str, **query: str) -> Object:
-        return an_object(await self.http.send("GET", path, about=about, query=query))
+        return (await self.http.send("GET", path, about=about, query=query)).object()
 
     async def find(self, path: str, about: str, **query: str) -> Object | None:
         """None if it is not there."""
         answer = await self.http.send("GET", path, about=about, query=query, also=(404,))
-        return None if answer.status == 404 else an_object(answer)
+        return None if answer.status == 404 else answer.object()
 
     async def page(
         self, path: str, about: str, query: Mapping[str, Any], also: Collection[int] = ()
@@ -45,7 +47,7 @@ class GitLabApi:
         answer = await self.http.send("GET", path, about=about, query=asked, also=also)
         if answer.status in also:
             return [], None
-        found = json_of(answer, "GitLab")
+        found = answer.json()
         if not isinstance(found, list):
             raise ForgeUnreadable("GitLab's answer is not a list")
         following = answer.headers.get("x-next-page", "")
@@ -73,13 +75,6 @@ class GitLabApi:
         also: Collection[int] = (),
     ) -> Answer:
         return await self.http.send(method, path, about=about, body=dict(body), also=also)
-
-
-def an_object(answer: Answer) -> Object:
-    found = json_of(answer, "GitLab")
-    if not isinstance(found, dict):
-        raise ForgeUnreadable("GitLab's answer is not an object")
-    return found
 
 
 def project_path(repo: str) -> str:

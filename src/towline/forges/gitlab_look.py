@@ -218,7 +218,9 @@ class GitLabLook:
 
     async def _trace(self, project: str, job: str, most_bytes: int) -> str:
         path = f"{project_path(project)}/jobs/{job}/trace"
-        end = await self._api.http.tail(path, about=f"job {job}", most_bytes=most_bytes)
+        end = await self._api.http.tail(
+            path, about=f"job {job}", max_bytes=most_bytes, also=(404, 204)
+        )
         return end.decode(errors="replace").replace("\0", "")
 
     def project_of(self, repo: str, check: CheckChanged) -> str:

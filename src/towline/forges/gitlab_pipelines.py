@@ -12,7 +12,6 @@ from towline.core.snapshot import PullRef
 from towline.forges.gitlab_api import GitLabApi, project_path, request_path
 from towline.forges.gitlab_look import GitLabLook
 from towline.forges.gitlab_reading import is_active, merge_request
-from towline.forges.http_client import message_of
 from towline.ports.forge import Done
 from towline.sources import gitlab, reading
 from towline.sources.reading import Object
@@ -47,7 +46,7 @@ class GitLabPipelines:
             return Done("already", "nothing failed in it")
         answer = await self._api.write("POST", f"{path}/retry", about, {}, also=(400, 403))
         if answer.status >= 400:
-            return Done("blocked", message_of(answer.body))
+            return Done("blocked", answer.says)
         return Done("done")
 
     async def rerequest(self, repo: str, checks: Sequence[CheckChanged]) -> Done:
@@ -82,14 +81,14 @@ class GitLabPipelines:
         if answer.status == 400 and request.source_branch:
             # No job of the project is for merge requests; its branch may have some.
             return await self.start(request.source_project or ref.repo, request.source_branch, {})
-        return Done("done") if answer.status < 300 else Done("blocked", message_of(answer.body))
+        return Done("done") if answer.status < 300 else Done("blocked", answer.says)
 
     async def start(self, project: str, branch: str, variables: Mapping[str, str]) -> Done:
         given: list[JsonValue] = [{"key": key, "value": value} for key, value in variables.items()]
         body: Object = {"ref": branch, **({"variables": given} if given else {})}
         path = f"{project_path(project)}/pipeline"
         answer = await self._api.write("POST", path, f"project {project}", body, also=(400, 403))
-        return Done("done") if answer.status < 300 else Done("blocked", message_of(answer.body))
+        return Done("done") if answer.status < 300 else Done("blocked", answer.says)
 
     async def reemit_status(self, repo: str, head_sha: str, context: str) -> Done:
         sha = quote(head_sha, safe="")
@@ -115,7 +114,7 @@ class GitLabPipelines:
             {**body, "state": state, "name": context},
             also=(400, 403),
         )
-        return Done("done") if answer.status < 300 else Done("blocked", message_of(answer.body))
+        return Done("done") if answer.status < 300 else Done("blocked", answer.says)
 
 
 def _is_of(pipeline: Object, head_sha: str | None) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from towline.core import keys
 from towline.core.watermarks import GRAIN_US
-from towline.forges.gitlab_api import GitLabApi, an_object, project_path
+from towline.forges.gitlab_api import GitLabApi, project_path
 from towline.forges.polled import HOOK, date_of, moment_text, required_number, stamp_of
 from towline.ports.forge import ForgeUnreadable
 from towline.ports.polling import Page, Thing
@@ -40,7 +40,7 @@ class GitLabPolling:
         """Asks for the project, whose number and present name are needed anyway."""
         about = f"project {self._repo}"
         answer = await self._api.http.send("GET", project_path(self._repo), about=about)
-        project = an_object(answer)
+        project = answer.object()
         if reading.ident(project, "id") is None:
             raise ForgeUnreadable("GitLab's answer about the project has no id")
         self._project = {

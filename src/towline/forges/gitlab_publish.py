@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from towline.core.canonical import JsonValue
-from towline.forges.gitlab_api import GitLabApi, an_object, project_path
-from towline.forges.http_client import message_of
+from towline.forges.gitlab_api import GitLabApi, project_path
 from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable, GitAccess, Opened
 from towline.sources import reading
 from towline.sources.reading import Object
@@ -83,17 +82,17 @@ class Publishing:
         try:
             answer = await self._api.write("POST", path, about, told, also=(400, 403, 409, 422))
         except ForgeUnavailable as lost:
-            if lost.retry_after:
+            if not lost.maybe_done:
                 raise
             found = await self._find(repo, head, base)
             if found is None:
                 raise
             return found._replace(created=True)
         if answer.status < 300:
-            return _opened(an_object(answer), created=True)
+            return _opened(answer.object(), created=True)
         found = await self._find(repo, head, base) if answer.status == 409 else None
         if found is None:
-            says = message_of(answer.body) or str(answer.status)
+            says = answer.says or str(answer.status)
             raise ForgeRefused(f"GitLab does not open the {about}: {says}")
         return found
 

@@ -16,10 +16,10 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from towline.api_client import Answer, ApiClient, Limits, checked_token
 from towline.core import keys
 from towline.core.watermarks import GRAIN_US
 from towline.errors import Rejected
-from towline.forges.http_client import Answer, ForgeHttp, checked_token, json_of
 from towline.forges.polled import HOOK, date_of, stamp_of
 from towline.ports.clock import Clock
 from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
@@ -32,6 +32,7 @@ _SPARE_MINUTES: Final = 2
 _PER_PAGE: Final = 100
 _MOST_PAGES: Final = 50
 _MOST_TRIES: Final = 3
+_MAX_CONCURRENT: Final = 8
 _FIELDS: Final = "summary,status,issuetype,project,labels,created,updated,description"
 _API: Final = "/rest/api/2"
 
@@ -48,11 +49,12 @@ class Jira:
         user: str | None = None,
         deadline_seconds: float = 15.0,
     ) -> None:
-        self._http = ForgeHttp(
+        self._http = ApiClient(
             "Jira",
             url,
             clock,
             headers={"authorization": _authorization(token, user), "accept": "application/json"},
+            limits=Limits(clock, max_concurrent=_MAX_CONCURRENT),
             deadline_seconds=deadline_seconds,
         )
         self._clock = clock
@@ -83,7 +85,7 @@ class Jira:
             path = f"{_API}/search/jql"
             answer = await self._asked(path, query, also=(400,) if cursor else (400, 404))
             if answer.status != 404:
-                found = _object(answer)
+                found = answer.object()
                 return _listed(found, "issues"), reading.text(found, "nextPageToken")
             self._has_tokens = False
         return await self._search_in_the_old_way(asked, _start_of(cursor))
@@ -93,7 +95,7 @@ class Jira:
     ) -> tuple[list[Object], str | None]:
         """Pages overlap by half: what leaves the list meanwhile makes the rest of it move up."""
         query = asked | {"startAt": str(start)}
-        found = _object(await self._asked(f"{_API}/search", query, also=(400,)))
+        found = (await self._asked(f"{_API}/search", query, also=(400,))).object()
         issues, total = _listed(found, "issues"), found.get("total")
         more = bool(issues) and isinstance(total, int) and start + len(issues) < total
         return issues, str(start + max(len(issues) // 2, 1)) if more else None
@@ -101,7 +103,7 @@ class Jira:
     async def _asked(self, path: str, query: dict[str, str], also: Collection[int]) -> Answer:
         answer = await self._http.send("GET", path, about="search", query=query, also=also)
         if answer.status == 400:
-            said = reading.texts(_object(answer), "errorMessages")
+            said = reading.texts(answer.object(), "errorMessages")
             raise ForgeRefused(f"Jira does not understand the JQL ({''.join(said[:1])[:200]})")
         self._note(answer)
         return answer
@@ -113,7 +115,7 @@ class Jira:
         start = 0
         for _ in range(_MOST_PAGES):
             query = {"orderBy": "-created", "startAt": str(start), "maxResults": str(_PER_PAGE)}
-            page = _object(await self._http.send("GET", path, about=about, query=query))
+            page = (await self._http.send("GET", path, about=about, query=query)).object()
             listed, total = _listed(page, "comments"), page.get("total")
             younger = [one for one in listed if stamp_of(one, "created", "Jira") >= since_us]
             found += younger
@@ -243,13 +245,6 @@ def _authorization(token: str, user: str | None) -> str:
     if not user.isprintable() or ":" in user:
         raise Rejected("the Jira user must be printable, without a colon")
     return f"Basic {base64.b64encode(f'{user}:{token}'.encode()).decode()}"
-
-
-def _object(answer: Answer) -> Object:
-    found = json_of(answer, "Jira")
-    if not isinstance(found, dict):
-        raise ForgeUnreadable("Jira's answer is not an object")
-    return found
 
 
 def _listed(found: Object, name: str) -> list[Object]:

@@ -12,10 +12,6 @@ from towline.errors import Rejected, Unavailable
 class ForgeUnavailable(Unavailable):
     """The forge did not answer, failed, or asks to be left alone for `retry_after` seconds."""
 
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
 
 class ForgeUnreadable(ForgeUnavailable):
     """The forge's answer is not what its API sends."""

@@ -149,7 +149,7 @@ class WorldForge(WorldPublishing):
         try:
             return self._write("merge", lambda: self._merge(ref, head_sha))
         except ForgeUnavailable as lost:
-            if lost.retry_after == 0:
+            if lost.maybe_done:
                 self._read("merge")
                 if self._known(ref).merged:
                     return Done("done", "seen merged after an answer that was lost")

@@ -77,7 +77,7 @@ class WorldPublishing(ABC):
         try:
             done = self._write("open_pull", act)
         except ForgeUnavailable as lost:
-            if lost.retry_after:
+            if not lost.maybe_done:
                 raise
             self._read("find_pull")
             pull = self._open(repo, head, base)
