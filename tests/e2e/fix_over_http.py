@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tests.e2e.tow_over_http import OURS, REPO, Place
 from tests.hook_world import SECRET, TOKEN
 from tests.web.asgi_client import DEADLINE
 from towline.forges.github import GitHubForge
-from towline.ports.forge import Opened
+from towline.ports.forge import NewPull, Opened
 from towline.service_tow import Outside
 from towline.sim.town import AUTHOR
 from towline.sim.webhooks import headers_of, target_of
@@ -187,9 +187,9 @@ class HeldPlace(Place):
 class HeldForge(GitHubForge):
     place: HeldPlace
 
-    async def open_pull(self, repo: str, **more: Any) -> Opened:
-        if repo == self.place.held_repo:
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
+        if new.repo == self.place.held_repo:
             self.place.reached.set()
             async with asyncio.timeout(DEADLINE):
                 await self.place.let_go.wait()
-        return await super().open_pull(repo, **more)
+        return await super().open_pull(new, still)

@@ -16,7 +16,7 @@ from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Rejected
 from towline.flow.fix_stages import Attempt, StageEnd
 from towline.ports.fixer import FixerReport, Plan
-from towline.ports.forge import Opened
+from towline.ports.forge import NewPull, Opened
 from towline.ports.workspace import Limits, Ran, Sandbox, Workspace
 
 REPO = "octo-org/app"
@@ -136,19 +136,17 @@ class Hub:
                 return Opened(number, pull["url"], created=False)
         return None
 
-    async def open_pull(
-        self, repo: str, *, head: str, base: str, still: Callable[[], None], **about: Any
-    ) -> Opened:
+    async def open_pull(self, new: NewPull, still: Callable[[], None]) -> Opened:
         self.trouble("open_pull")
         for number, pull in self.pulls.items():
-            if pull["head"] == head and pull["state"] == "open":
+            if pull["head"] == new.head and pull["state"] == "open":
                 return Opened(number, pull["url"], created=False)
         if self.asleep is not None:
             await self.asleep()
         still()
         number = len(self.pulls) + 1
-        url = f"https://forge.example/{repo}/pull/{number}"
-        self.pulls[number] = {"head": head, "base": base, "state": "open", "url": url, **about}
+        url = f"https://forge.example/{new.repo}/pull/{number}"
+        self.pulls[number] = {**new._asdict(), "state": "open", "url": url}
         return Opened(number, url)
 
     def there_is(self, number: int, head: str, **about: Any) -> None:

@@ -13,7 +13,7 @@ from tests.flow.fix_world import REPO, World
 from towline.core.fixrun import RunRecord
 from towline.errors import Rejected, Unavailable
 from towline.flow.fix_start import run_job
-from towline.ports.forge import Opened
+from towline.ports.forge import NewPull, Opened
 from towline.store.sql import Database
 from towline.wiring import backend_for, backend_over
 
@@ -261,8 +261,8 @@ async def test_opened_and_then_refused_it_is_open_all_the_same(
     world = World()
     plain = world.hub.open_pull
 
-    async def without_label(repo: str, **about: Any) -> Opened:
-        await plain(repo, **about)
+    async def without_label(new: NewPull, still: Any) -> Opened:
+        await plain(new, still)
         raise Rejected("the label is refused")
 
     world.hub.open_pull = without_label  # type: ignore[method-assign]
@@ -284,8 +284,8 @@ async def test_trouble_does_not_hide_what_was_to_be_opened(
     world = World()
     plain = world.hub.open_pull
 
-    async def unheard(repo: str, **about: Any) -> Opened:
-        await plain(repo, **about)
+    async def unheard(new: NewPull, still: Any) -> Opened:
+        await plain(new, still)
         raise Unavailable("the answer was lost")
 
     world.hub.open_pull = unheard  # type: ignore[method-assign]

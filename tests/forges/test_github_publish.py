@@ -14,7 +14,7 @@ from tests.sim.github_server import TOKEN as SIM_TOKEN
 from tests.sim.github_server import Forge as Place
 from tests.sim.github_server import forge as place
 from towline.forges.github import GitHubForge, Limits
-from towline.ports.forge import ForgeRefused, ForgeUnavailable, Opened
+from towline.ports.forge import ForgeRefused, ForgeUnavailable, NewPull, Opened
 from towline.sim.faults import Fault, FaultDice, FaultKind
 from towline.sim.forge import WorldForge
 from towline.sim.http_faults import HttpFault
@@ -58,10 +58,10 @@ async def test_one_pull_request_however_often_it_is_asked_for() -> None:
         branch(there)
         forge = client(there)
         assert await forge.default_branch(SIM_REPO) == "main"
-        first = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
-        again = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        first = await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
+        again = await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
         near = await WorldForge(there.world, root=there.url).open_pull(
-            SIM_REPO, head=BRANCH, base="main", **WORDS
+            NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS)
         )
         assert first.created
         assert again == near == first._replace(created=False)
@@ -81,7 +81,7 @@ async def test_a_lost_answer_is_looked_for(kind: str) -> None:
         there.sim.faults.append(
             HttpFault(kind=kind, method="POST", path=path, times=1)  # type: ignore[arg-type]
         )
-        opened = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        opened = await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
         assert opened.created
         assert len(there.world.pulls(SIM_REPO)) == 1
         await forge.aclose()
@@ -97,7 +97,7 @@ async def test_what_cannot_be_opened_is_refused_with_the_reason() -> None:
         for publisher in (forge, near):
             for head, reason in (("gone", "Validation"), ("same", "No commits between")):
                 with pytest.raises(ForgeRefused, match=reason):
-                    await publisher.open_pull(SIM_REPO, head=head, base="main", **WORDS)
+                    await publisher.open_pull(NewPull(SIM_REPO, head=head, base="main", **WORDS))
             with pytest.raises(ForgeRefused):
                 await publisher.default_branch("demo/gone")
         await forge.aclose()
@@ -123,7 +123,7 @@ async def test_one_that_appears_meanwhile_is_adopted() -> None:
     seen = pull(html_url=f"https://github.com/{REPO}/pull/7")
     async with played(ManualClock()) as play:
         _existing(play, Reply(200, []), Reply(200, [seen]))
-        opened = await play.forge.open_pull(REPO, head="bump", base="main", **WORDS)
+        opened = await play.forge.open_pull(NewPull(REPO, head="bump", base="main", **WORDS))
         assert opened == Opened(7, f"https://github.com/{REPO}/pull/7", created=False)
         asked = [one.query for one in play.github.asked if one.method == "GET"]
         assert all("head=octo-org%3Abump" in query and "state=all" in query for query in asked)
@@ -138,7 +138,7 @@ async def test_a_forks_branch_of_the_same_name_is_not_ours() -> None:
     async with played(ManualClock()) as play:
         _existing(play, Reply(200, [pull(html_url="https://x.test", head=theirs)]))
         with pytest.raises(ForgeRefused, match="already exists"):
-            await play.forge.open_pull(REPO, head="bump", base="main", **WORDS)
+            await play.forge.open_pull(NewPull(REPO, head="bump", base="main", **WORDS))
 
 
 async def test_a_refused_label_says_so() -> None:
@@ -147,7 +147,7 @@ async def test_a_refused_label_says_so() -> None:
         _existing(play, Reply(200, [pull(html_url="https://x.test")]))
         play.github.on(f"POST /repos/{REPO}/issues/7/labels", Reply(403, says("Not for you")))
         with pytest.raises(ForgeRefused, match="Not for you"):
-            await play.forge.open_pull(REPO, head="bump", base="main", **WORDS)
+            await play.forge.open_pull(NewPull(REPO, head="bump", base="main", **WORDS))
 
 
 async def test_the_world_in_process_loses_answers_too() -> None:
@@ -159,9 +159,11 @@ async def test_the_world_in_process_loses_answers_too() -> None:
             forge = WorldForge(there.world, Scripted(None, Fault(kind, 1.0), None, None))
             if kind == "error":
                 with pytest.raises(ForgeUnavailable):
-                    await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+                    await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
             else:
-                assert (await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)).created
+                assert (
+                    await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
+                ).created
             assert len(there.world.pulls(SIM_REPO)) == count
 
 

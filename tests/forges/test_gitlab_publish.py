@@ -12,7 +12,7 @@ from tests.clocks import ManualClock
 from tests.forges.github_script import Reply, ScriptedGitHub
 from tests.hook_world import served
 from towline.forges.gitlab import GitLabForge
-from towline.ports.forge import ForgeRefused, ForgeUnavailable, Opened
+from towline.ports.forge import ForgeRefused, ForgeUnavailable, NewPull, Opened
 
 TOKEN = "glpat-simulated-token"
 REPO = "octo-org/tools/app"
@@ -69,7 +69,7 @@ async def test_a_merge_request_is_opened_with_its_labels() -> None:
     async with gitlab() as (server, forge, _):
         server.on(f"GET {REQUESTS}", Reply(200, []))
         server.on(f"POST {REQUESTS}", Reply(201, request()))
-        opened = await forge.open_pull(REPO, head="towline/x", base="main", **WORDS)
+        opened = await forge.open_pull(NewPull(REPO, head="towline/x", base="main", **WORDS))
         assert opened == Opened(3, "https://gitlab.example.test/3")
         (body,) = server.bodies(f"POST {REQUESTS}")
         assert body["labels"] == "towline,bot"
@@ -83,7 +83,7 @@ async def test_what_is_open_already_is_adopted() -> None:
             server.on(f"GET {REQUESTS}", *lists)
             server.on(f"POST {REQUESTS}", Reply(409, {"message": ["Another open merge request"]}))
             server.on(f"PUT {REQUESTS}/3", Reply(200, request()))
-            opened = await forge.open_pull(REPO, head="towline/x", base="main", **WORDS)
+            opened = await forge.open_pull(NewPull(REPO, head="towline/x", base="main", **WORDS))
             assert opened == Opened(3, "https://gitlab.example.test/3", created=False)
             assert server.bodies(f"PUT {REQUESTS}/3") == [{"add_labels": "towline,bot"}]
 
@@ -95,10 +95,12 @@ async def test_a_lost_answer_is_looked_for() -> None:
             server.on(f"GET {REQUESTS}", Reply(200, []), Reply(200, found))
             server.on(f"POST {REQUESTS}", Reply(502, {}))
             if found:
-                assert (await forge.open_pull(REPO, head="towline/x", base="main", **WORDS)).created
+                assert (
+                    await forge.open_pull(NewPull(REPO, head="towline/x", base="main", **WORDS))
+                ).created
             else:
                 with pytest.raises(ForgeUnavailable):
-                    await forge.open_pull(REPO, head="towline/x", base="main", **WORDS)
+                    await forge.open_pull(NewPull(REPO, head="towline/x", base="main", **WORDS))
             assert server.count(f"POST {REQUESTS}") == 1
 
 
@@ -108,4 +110,4 @@ async def test_what_cannot_be_opened_is_refused_with_the_reason() -> None:
         server.on(f"GET {REQUESTS}", Reply(200, [request(source_project_id=9)]))
         server.on(f"POST {REQUESTS}", Reply(400, {"message": "source_branch does not exist"}))
         with pytest.raises(ForgeRefused, match="does not exist"):
-            await forge.open_pull(REPO, head="towline/x", base="main", **WORDS)
+            await forge.open_pull(NewPull(REPO, head="towline/x", base="main", **WORDS))

@@ -9,6 +9,7 @@ from tests.forges.test_gitlab_publish import WORDS as GITLAB_WORDS
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import forge as place
 from towline.core.snapshot import PullRef
+from towline.ports.forge import NewPull
 from towline.sim.forge import WorldForge
 
 
@@ -20,10 +21,10 @@ async def test_github() -> None:
         world = WorldForge(there.world, root=there.url)
         for publisher in (forge, world):
             assert await publisher.find_pull(SIM_REPO, BRANCH, "main") is None
-        first = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        first = await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
         await forge.close(PullRef("github", SIM_REPO, first.number))
-        again = await forge.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
-        near = await world.open_pull(SIM_REPO, head=BRANCH, base="main", **WORDS)
+        again = await forge.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
+        near = await world.open_pull(NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS))
         for publisher in (forge, world):
             assert await publisher.find_pull(SIM_REPO, BRANCH, "main") == again
             assert await publisher.find_pull(SIM_REPO, BRANCH, "other") is None
@@ -37,7 +38,7 @@ async def test_gitlab() -> None:
     async with gitlab() as (server, forge, _):
         server.on(f"GET {REQUESTS}", Reply(200, [request(state="merged")]))
         server.on(f"PUT {REQUESTS}/3", Reply(200, request(state="merged")))
-        opened = await forge.open_pull(REPO, head="towline/x", base="main", **GITLAB_WORDS)
+        opened = await forge.open_pull(NewPull(REPO, head="towline/x", base="main", **GITLAB_WORDS))
         assert (opened.number, opened.created) == (3, False)
         assert await forge.find_pull(REPO, "towline/x", "main") == opened
         assert await forge.find_pull(REPO, "towline/y", "main") is None

@@ -11,6 +11,7 @@ from tests.forges.test_gitlab_publish import WORDS as GITLAB_WORDS
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import forge as place
 from towline.errors import LeaseLost
+from towline.ports.forge import NewPull
 from towline.sim.forge import WorldForge
 
 
@@ -27,15 +28,15 @@ async def test_github() -> None:
         for publisher in (forge, world):
             with pytest.raises(LeaseLost):
                 await publisher.open_pull(
-                    SIM_REPO, head=BRANCH, base="main", still=too_late, **WORDS
+                    NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS), too_late
                 )
         assert there.world.pulls(SIM_REPO, state="all") == []
         first = await forge.open_pull(
-            SIM_REPO, head=BRANCH, base="main", still=lambda: None, **WORDS
+            NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS), lambda: None
         )
         for publisher in (forge, world):
             again = await publisher.open_pull(
-                SIM_REPO, head=BRANCH, base="main", still=too_late, **WORDS
+                NewPull(SIM_REPO, head=BRANCH, base="main", **WORDS), too_late
             )
             assert again == first._replace(created=False)
         await forge.aclose()
@@ -47,5 +48,5 @@ async def test_gitlab() -> None:
         server.on(f"GET {REQUESTS}", Reply(200, []))
         with pytest.raises(LeaseLost):
             await forge.open_pull(
-                REPO, head="towline/x", base="main", still=too_late, **GITLAB_WORDS
+                NewPull(REPO, head="towline/x", base="main", **GITLAB_WORDS), too_late
             )

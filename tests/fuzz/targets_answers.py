@@ -32,6 +32,7 @@ from towline.doctor.webhooks import look_at_hooks
 from towline.errors import TowlineError
 from towline.forges.github_polling import GitHubPolling
 from towline.forges.gitlab_polling import GitLabPolling
+from towline.ports.forge import NewPull
 from towline.ports.polling import Polled
 from towline.settings import Settings
 
@@ -96,7 +97,7 @@ GITHUB_WORDS: Final[Writes] = (
     lambda forge: forge.react(_PULL_REF, "5", "+1"),
     lambda forge: forge.toggle_label(_PULL_REF, "tow"),
     lambda forge: forge.find_pull(REPO, "fix", "main"),
-    lambda forge: forge.open_pull(REPO, **_OPENING, labels=["tow"]),
+    lambda forge: forge.open_pull(NewPull(REPO, **_OPENING, labels=["tow"])),
 )
 GITHUB_RUNS: Final[Writes] = (
     lambda forge: forge.rerun_failed(REPO, _SUITE),
@@ -112,7 +113,7 @@ GITLAB_WRITES: Final[Writes] = (
     lambda forge: forge.rerequest(REPO, _SUITE),
     lambda forge: forge.reemit_status(REPO, SHA, "ci"),
     lambda forge: forge.git_access(REPO),
-    lambda forge: forge.open_pull(REPO, **_OPENING, labels=["tow"]),
+    lambda forge: forge.open_pull(NewPull(REPO, **_OPENING, labels=["tow"])),
 )
 
 

@@ -22,6 +22,7 @@ from towline.fixers.llm_api import ModelApi
 from towline.forges import gitlab_reading
 from towline.forges.github_graphql import mergeability, told
 from towline.forges.github_snapshot import Seen, needs_workflows, snapshot_of
+from towline.ports.forge import NewPull
 from towline.sources import reading
 
 Asking: TypeAlias = Callable[[Forge], Coroutine[Any, Any, None]]
@@ -48,7 +49,7 @@ async def _github_more(place: Forge) -> None:
     with refusing(TowlineError):
         await place.github.default_branch(REPO)
     with refusing(TowlineError):
-        await place.github.open_pull(REPO, head="fix", base="main", title="t", body="b")
+        await place.github.open_pull(NewPull(REPO, head="fix", base="main", title="t", body="b"))
 
 
 async def _hook_log(place: Forge) -> None:

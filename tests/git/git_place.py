@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
 from towline.coordination.locks import LockService
 from towline.git.repositories import GitOptions, GitRepositories
-from towline.ports.forge import GitAccess, Opened
+from towline.ports.forge import GitAccess, NewPull, Opened
 from towline.sim.objects import Entry
 from towline.wiring import backend_for
 
@@ -34,7 +34,7 @@ class Signpost:
     async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
         raise AssertionError("nothing is proposed here")
 
-    async def open_pull(self, repo: str, **about: object) -> Opened:
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
         raise AssertionError("nothing is proposed here")
 
 

@@ -12,7 +12,7 @@ from tests.sim.github_server import REPO
 from towline.forges.github import GitHubForge, Limits
 from towline.forges.github_app import GitHubApp
 from towline.git.repositories import GitRepositories
-from towline.ports.forge import Publisher
+from towline.ports.forge import NewPull, Publisher
 from towline.ports.workspace import Repositories
 
 
@@ -48,7 +48,9 @@ async def test_an_app_fetches_pushes_and_proposes(tmp_path: Path) -> None:
             assert await opened.push(tree, "towline/x", commit) == commit
         assert (await forge.git_access(REPO)).password != first.password
         pull = await forge.open_pull(
-            REPO, head="towline/x", base="main", title="Fix it", body="", labels=["towline"]
+            NewPull(
+                REPO, head="towline/x", base="main", title="Fix it", body="", labels=["towline"]
+            )
         )
         assert there.world.pull(REPO, pull.number).head_sha == commit
         assert there.world.pull(REPO, pull.number).author.login == "towline[bot]"

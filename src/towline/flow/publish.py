@@ -34,7 +34,7 @@ from towline.flow.credentials import no_credentials
 from towline.flow.fix_metrics import PR_SKIPPED
 from towline.flow.fix_stages import Attempt, Hold, Locks, StageEnd
 from towline.ports.clock import Clock
-from towline.ports.forge import Forge, Publisher
+from towline.ports.forge import Forge, NewPull, Publisher
 from towline.ports.runs import RunStore
 from towline.ports.workspace import BranchMoved, Repositories, Workspace
 
@@ -130,12 +130,14 @@ class Publishing:
             await self._intend(attempt, beside)
             run = attempt.run
         opened = await publisher.open_pull(
-            errand.repo,
-            head=run.branch,
-            base=errand.base_ref,
-            title=title,
-            body=body_of(run, errand, attempt.outputs, checks_of(run)),
-            labels=attempt.policy.labels,
+            NewPull(
+                repo=errand.repo,
+                head=run.branch,
+                base=errand.base_ref,
+                title=title,
+                body=body_of(run, errand, attempt.outputs, checks_of(run)),
+                labels=attempt.policy.labels,
+            ),
             still=right.check,
         )
         if not opened.created:

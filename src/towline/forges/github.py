@@ -29,7 +29,7 @@ from towline.forges.github_publish import Publishing
 from towline.forges.github_pulls import MergeMethod, PullWrites
 from towline.forges.github_rest import github_client
 from towline.ports.clock import Clock
-from towline.ports.forge import Allowance, Done, GitAccess, Opened, Permission
+from towline.ports.forge import Allowance, Done, GitAccess, NewPull, Opened, Permission
 from towline.sources import reading
 
 __all__ = ["Calls", "GitHubForge", "Limits"]
@@ -161,20 +161,8 @@ class GitHubForge:
     async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
         return await self._publishing.find_pull(repo, head, base)
 
-    async def open_pull(
-        self,
-        repo: str,
-        *,
-        head: str,
-        base: str,
-        title: str,
-        body: str,
-        labels: Sequence[str] = (),
-        still: Callable[[], None] | None = None,
-    ) -> Opened:
-        return await self._publishing.open_pull(
-            repo, head=head, base=base, title=title, body=body, labels=labels, still=still
-        )
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
+        return await self._publishing.open_pull(new, still)
 
     async def allowance(self) -> Allowance | None:
         return self._rest.limits.allowance

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from towline.api_client import Answer
 from towline.forges.github_access import Access
-from towline.ports.forge import GitAccess, Opened
+from towline.ports.forge import GitAccess, NewPull, Opened
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.sources import reading
 from towline.sources.reading import Object
@@ -50,32 +50,23 @@ class Publishing:
     async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
         return await self._find(repo, head, base)
 
-    async def open_pull(
-        self,
-        repo: str,
-        *,
-        head: str,
-        base: str,
-        title: str,
-        body: str,
-        labels: Sequence[str] = (),
-        still: Callable[[], None] | None = None,
-    ) -> Opened:
-        opened = await self._find(repo, head, base)
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
+        opened = await self._find(new.repo, new.head, new.base)
         if opened is None:
             if still is not None:
                 still()
-            opened = await self._create(repo, head, base, title, body)
-        if labels:
-            await self._label(repo, opened.number, labels)
+            opened = await self._create(new)
+        if new.labels:
+            await self._label(new.repo, opened.number, new.labels)
         return opened
 
-    async def _create(self, repo: str, head: str, base: str, title: str, body: str) -> Opened:
+    async def _create(self, new: NewPull) -> Opened:
+        repo, head, base = new.repo, new.head, new.base
         told = {
             "head": head,
             "base": base,
-            "title": title[:_LONGEST_TITLE],
-            "body": body[:_LONGEST_BODY],
+            "title": new.title[:_LONGEST_TITLE],
+            "body": new.body[:_LONGEST_BODY],
         }
         about = f"pull request of {head} in {repo}"
         try:

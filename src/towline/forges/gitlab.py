@@ -33,7 +33,15 @@ from towline.forges.gitlab_pipelines import GitLabPipelines
 from towline.forges.gitlab_publish import Publishing
 from towline.forges.gitlab_reading import MergeRequest, is_waiting, merge_request, permission
 from towline.ports.clock import Clock
-from towline.ports.forge import Allowance, Done, ForgeUnavailable, GitAccess, Opened, Permission
+from towline.ports.forge import (
+    Allowance,
+    Done,
+    ForgeUnavailable,
+    GitAccess,
+    NewPull,
+    Opened,
+    Permission,
+)
 from towline.sources import reading
 
 _REQUESTS_LONG: Final = 4
@@ -299,20 +307,8 @@ class GitLabForge:
         return await self._publishing.find_pull(repo, head, base)
 
     @_bounded
-    async def open_pull(
-        self,
-        repo: str,
-        *,
-        head: str,
-        base: str,
-        title: str,
-        body: str,
-        labels: Sequence[str] = (),
-        still: Callable[[], None] | None = None,
-    ) -> Opened:
-        return await self._publishing.open_pull(
-            repo, head=head, base=base, title=title, body=body, labels=labels, still=still
-        )
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
+        return await self._publishing.open_pull(new, still)
 
     async def allowance(self) -> Allowance | None:
         return self._api.http.limits.allowance

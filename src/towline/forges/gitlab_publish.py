@@ -7,7 +7,14 @@ from typing import Final
 
 from towline.core.canonical import JsonValue
 from towline.forges.gitlab_api import GitLabApi, project_path
-from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable, GitAccess, Opened
+from towline.ports.forge import (
+    ForgeRefused,
+    ForgeUnavailable,
+    ForgeUnreadable,
+    GitAccess,
+    NewPull,
+    Opened,
+)
 from towline.sources import reading
 from towline.sources.reading import Object
 
@@ -45,36 +52,25 @@ class Publishing:
     async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
         return await self._find(repo, head, base)
 
-    async def open_pull(
-        self,
-        repo: str,
-        *,
-        head: str,
-        base: str,
-        title: str,
-        body: str,
-        labels: Sequence[str] = (),
-        still: Callable[[], None] | None = None,
-    ) -> Opened:
-        wanted = [label for label in dict.fromkeys(labels) if label and "," not in label]
-        opened = await self._find(repo, head, base)
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
+        wanted = [label for label in dict.fromkeys(new.labels) if label and "," not in label]
+        opened = await self._find(new.repo, new.head, new.base)
         if opened is None:
             if still is not None:
                 still()
-            opened = await self._create(repo, head, base, title, body, wanted)
+            opened = await self._create(new, wanted)
         if wanted and not opened.created:
-            await self._label(repo, opened.number, wanted)
+            await self._label(new.repo, opened.number, wanted)
         return opened
 
-    async def _create(
-        self, repo: str, head: str, base: str, title: str, body: str, labels: Sequence[str]
-    ) -> Opened:
+    async def _create(self, new: NewPull, labels: Sequence[str]) -> Opened:
+        repo, head, base = new.repo, new.head, new.base
         about = f"merge request of {head} in {repo}"
         told: dict[str, JsonValue] = {
             "source_branch": head,
             "target_branch": base,
-            "title": title[:_LONGEST_TITLE],
-            "description": body[:_LONGEST_BODY],
+            "title": new.title[:_LONGEST_TITLE],
+            "description": new.body[:_LONGEST_BODY],
             "remove_source_branch": True,
             **({"labels": ",".join(labels)} if labels else {}),
         }

@@ -24,6 +24,7 @@ __all__ = [
     "ForgeUnavailable",
     "ForgeUnreadable",
     "GitAccess",
+    "NewPull",
     "Opened",
     "Permission",
     "Publisher",
@@ -150,6 +151,17 @@ class Opened(NamedTuple):
     created: bool = True
 
 
+class NewPull(NamedTuple):
+    """A pull request to be opened, from a branch of the repository itself."""
+
+    repo: str
+    head: str
+    base: str
+    title: str
+    body: str
+    labels: Sequence[str] = ()
+
+
 class GitAccess(NamedTuple):
     """How git reaches a repository; the password never leaves the environment of git."""
 
@@ -173,17 +185,7 @@ class Publisher(Protocol):
         """What was proposed from this branch of the repository itself, whatever its state."""
         ...
 
-    async def open_pull(
-        self,
-        repo: str,
-        *,
-        head: str,
-        base: str,
-        title: str,
-        body: str,
-        labels: Sequence[str] = (),
-        still: Callable[[], None] | None = None,
-    ) -> Opened:
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
         """One for each head branch: what is there already is adopted, also if it was closed.
 
         `still` raises if it may not be opened any more; it is asked last of all.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from towline.ports.forge import Done, GitAccess, Opened
+from towline.ports.forge import Done, GitAccess, NewPull, Opened
 from towline.ports.hooks import ForgeRefused, ForgeUnavailable
 from towline.sim.entities import Pull, WorldRefusal
 from towline.sim.world import World
@@ -42,23 +42,14 @@ class WorldPublishing(ABC):
             return None
         return Opened(pull.number, f"{self._root}/{repo}/pull/{pull.number}", created=False)
 
-    async def open_pull(
-        self,
-        repo: str,
-        *,
-        head: str,
-        base: str,
-        title: str,
-        body: str,
-        labels: Sequence[str] = (),
-        still: Callable[[], None] | None = None,
-    ) -> Opened:
+    async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
+        repo, labels = new.repo, new.labels
         self._read("find_pull")
-        pull, created = self._open(repo, head, base), False
+        pull, created = self._open(repo, new.head, new.base), False
         if pull is None:
             if still is not None:
                 still()
-            pull, created = self._create(repo, head, base, title, body)
+            pull, created = self._create(new)
         number = pull.number
         if labels:
             done = self._write(
@@ -68,11 +59,14 @@ class WorldPublishing(ABC):
                 raise ForgeRefused(f"{repo}#{number} is not labelled: {done.detail}")
         return Opened(number, f"{self._root}/{repo}/pull/{number}", created)
 
-    def _create(self, repo: str, head: str, base: str, title: str, body: str) -> tuple[Pull, bool]:
+    def _create(self, new: NewPull) -> tuple[Pull, bool]:
         """What was opened though its answer was lost is looked for."""
+        repo, head, base = new.repo, new.head, new.base
 
         def act() -> None:
-            self.world.open_pull(repo, head=head, base=base, title=title, by=self.login, body=body)
+            self.world.open_pull(
+                repo, head=head, base=base, title=new.title, by=self.login, body=new.body
+            )
 
         try:
             done = self._write("open_pull", act)
