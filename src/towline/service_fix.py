@@ -28,7 +28,6 @@ from towline.flow.work import Handler
 from towline.git.repositories import GitOptions, GitRepositories
 from towline.git.worktree import Author
 from towline.ports.clock import Clock
-from towline.ports.forge import Publisher
 from towline.ports.inbox import Stored
 from towline.ports.jobs import Claimed, JobStore
 from towline.sandbox.choice import MachineSandbox
@@ -148,25 +147,24 @@ class FixService:
             self._starter,
             self._rules,
             parts.repositories,
-            _publishers(self._outside),
+            self._outside.forges,
             parts.sandbox,
         )
 
     def _parts(self) -> FixParts:
         fix, forges = self._settings.fix, self._outside.forges
-        publishers = _publishers(self._outside)
         author = Author(fix.author_name, fix.author_email)
         lease = self._settings.worker.lease_seconds
         options = GitOptions(
             author=author, lock_seconds=lease, lock_wait_seconds=lease + _LONGER_THAN_THE_DEAD
         )
         self._repositories = repositories = GitRepositories(
-            fix.folder, publishers, self._locks, options
+            fix.folder, forges, self._locks, options
         )
         wanted = [name for policy in self._rules.repos.values() for name in policy.fixers]
         fixers = load_fixers(wanted, fixer_config(fix))
         planner = Planner(
-            self.store, forges, publishers, fixers, self._locks,
+            self.store, forges, forges, fixers, self._locks,
             ci=self._outside.ci, permission=fix.permission,
         )  # fmt: skip
         return FixParts(
@@ -186,7 +184,7 @@ class FixService:
             publishing=Publishing(
                 self.store,
                 forges,
-                publishers,
+                forges,
                 repositories,
                 self._locks,
                 self._clock,
@@ -207,10 +205,6 @@ def own_places(settings: Settings) -> list[Path]:
         places.append(Path(database))
     named = (settings.audit.file, settings.github.app_key_file)
     return [*places, *(one for one in named if one is not None)]
-
-
-def _publishers(outside: Outside) -> dict[str, Publisher]:
-    return {name: one for name, one in outside.forges.items() if isinstance(one, Publisher)}
 
 
 def fixer_config(fix: FixSettings) -> FixerConfig:

@@ -9,7 +9,7 @@ import httpx2
 from towline.api_client import ApiClient
 from towline.core.events import PASSING, CheckChanged
 from towline.forges.github_access import Access, number_of
-from towline.forges.github_commits import CommitWrites
+from towline.forges.github_rest_look import RestLook
 from towline.forges.github_snapshot import ACTIONS
 from towline.ports.clock import Clock
 from towline.ports.hooks import ForgeRefused
@@ -24,10 +24,10 @@ class FailureLogs:
     """`follow` lets logs be read where GitHub redirects to, without credentials and over https."""
 
     def __init__(
-        self, access: Access, clock: Clock, commits: CommitWrites, *, follow: bool = True
+        self, access: Access, clock: Clock, rest: RestLook, *, follow: bool = True
     ) -> None:
         self._access = access
-        self._commits = commits
+        self._rest = rest
         self._follow = follow
         self._storage = ApiClient(
             "the log's host",
@@ -59,7 +59,7 @@ class FailureLogs:
             return check.job_id
         if check.check == "check_run":
             return check.run_id if check.app == ACTIONS else None
-        run_id = await self._commits.run_of(repo, check)
+        run_id = await self._rest.run_of(repo, check)
         if run_id is None:
             return None
         jobs = await self._access.all_of(

@@ -13,19 +13,24 @@ each of these delays, in one small call for 200 of them, and what is still not k
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from towline.api_client import Answer
+from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef, Snapshot
 from towline.errors import Rejected
 from towline.forges.github_access import Access
 from towline.forges.github_graphql import Question, Told, mergeability, question, told
+from towline.forges.github_logs import FailureLogs
 from towline.forges.github_pace import Sleep
 from towline.forges.github_rest_look import RestLook
 from towline.forges.github_snapshot import Seen, last_red_of_actions, needs_workflows, snapshot_of
 from towline.ports.clock import Clock
+from towline.ports.forge import Allowance, Permission
 from towline.ports.hooks import ForgeUnavailable, ForgeUnreadable
 from towline.sources import reading
 from towline.sources.reading import Object
@@ -39,6 +44,14 @@ _SMALLEST_BATCH: Final = 5
 _WITHOUT_GRAPHQL_SECONDS: Final = 3600.0
 _ABSENT: Final = (404, 501)
 _TOO_SLOW: Final = (502, 504)
+_LOGIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}(?:\[bot\])?")
+_ROLES: Final[Mapping[str | None, Permission]] = {
+    "admin": "admin",
+    "maintain": "maintain",
+    "write": "write",
+    "triage": "triage",
+    "read": "read",
+}
 
 
 class NoGraphQL(Exception):
@@ -49,7 +62,7 @@ class TooMuchAtOnce(ForgeUnavailable):
     """GitHub could not answer so large a question in time."""
 
 
-class Looker:
+class GitHubReader:
     def __init__(
         self,
         access: Access,
@@ -59,8 +72,10 @@ class Looker:
         graphql: bool = True,
         batch: int = BATCH,
         mergeable_waits: Sequence[float] = (),
+        follow_logs: bool = True,
     ) -> None:
         self.rest = RestLook(access)
+        self._logs = FailureLogs(access, clock, self.rest, follow=follow_logs)
         self._access = access
         self._clock = clock
         self._sleep = sleep
@@ -96,6 +111,28 @@ class Looker:
             for node in nodes.values():
                 unknown += node.get("state") == "OPEN" and mergeability(node)["mergeable"] is None
         return unknown
+
+    async def open_pulls(self, repo: str) -> list[Snapshot]:
+        return await self.rest.open_pulls(repo)
+
+    async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
+        return await self._logs.failure_log(repo, check, most_bytes)
+
+    async def permission(self, repo: str, login: str) -> Permission:
+        """The exact role; of a role that an organisation made up, what it is built on."""
+        if not _LOGIN.fullmatch(login):
+            raise Rejected("a login of GitHub is of letters, digits and hyphens")
+        path = f"/collaborators/{quote(login, safe='')}/permission"
+        answer = await self._access.get(repo, path, f"permission of {login}", also=(404,))
+        if answer.status == 404:
+            return "none"
+        told = answer.json()
+        node = told if isinstance(told, dict) else {}
+        names = reading.text(node, "role_name"), reading.text(node, "permission")
+        return next((_ROLES[name] for name in names if name in _ROLES), "none")
+
+    async def allowance(self) -> Allowance | None:
+        return self._access.rest.limits.allowance
 
     def _batches(self, refs: Sequence[PullRef], size: int) -> Iterator[list[PullRef]]:
         """One call has one installation's credentials, so its repositories are of one account."""

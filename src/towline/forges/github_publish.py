@@ -19,7 +19,7 @@ _LONGEST_BODY: Final = 65_000
 _LONGEST_TITLE: Final = 250
 
 
-class Publishing:
+class GitHubPublisher:
     """`labels` are put on afterwards: a repeat puts them on as well, and finds them there."""
 
     def __init__(self, access: Access) -> None:

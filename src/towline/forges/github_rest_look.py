@@ -5,9 +5,11 @@ What has not changed since the last look is answered by 304, which costs nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
+from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef, Snapshot
 from towline.forges.github_access import Access, sha_of
 from towline.forges.github_snapshot import (
@@ -21,6 +23,7 @@ from towline.sources import reading
 from towline.sources.reading import Object
 
 _PAGE: Final = 100
+_RUN_IN_URL: Final = re.compile(r"/actions/runs/(?P<run>\d{1,20})(?:/|$)")
 
 
 class RestLook:
@@ -86,6 +89,23 @@ class RestLook:
         about = f"pull requests of {repo}"
         found = await self._access.all_of(repo, "/pulls", about, query={"state": "open"})
         return [snapshot_of(Seen(repo=repo, pull=pull)) for pull in found]
+
+    async def run_of(self, repo: str, check: CheckChanged) -> str | None:
+        """The workflow run that a check belongs to, if it is one of Actions."""
+        if check.check in ("workflow_run", "workflow_job"):
+            return check.run_id
+        if check.check not in ("check_run", "check_suite") or check.app != ACTIONS:
+            return None
+        if in_url := _RUN_IN_URL.search(check.url or ""):
+            return in_url["run"]
+        if check.suite_id is None:
+            return None
+        query = {"check_suite_id": check.suite_id}
+        runs = await self._access.all_of(
+            repo, "/actions/runs", f"workflow runs of {repo}", query=query, within="workflow_runs"
+        )
+        own = (run for run in runs if reading.ident(run, "check_suite_id") == check.suite_id)
+        return next((reading.ident(run, "id") for run in own), None)
 
     async def _newest_comments(self, ref: PullRef, pull: Object) -> list[Object]:
         """The list begins with the oldest, but how long it is is known."""

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 from towline.api_client import Answer, ApiClient, Limits, checked_token
 from towline.core.canonical import JsonValue
 from towline.core.snapshot import PullRef
 from towline.ports.clock import Clock
-from towline.ports.forge import ForgeUnreadable
+from towline.ports.forge import ForgeUnavailable, ForgeUnreadable
 from towline.sources.reading import Object
 
 PER_PAGE: Final = 100
 _MOST_PAGES: Final = 20
 _MAX_CONCURRENT: Final = 8
+_REQUESTS_LONG: Final = 4
+
+P = ParamSpec("P")
+T = TypeVar("T")
+H = TypeVar("H", bound="HasApi")
+
+
+class HasApi(Protocol):
+    _api: GitLabApi
+
+
+def bounded(
+    call: Callable[Concatenate[H, P], Awaitable[T]],
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Each request has its deadline; a call, which may need several, ends by four of them."""
+
+    @functools.wraps(call)
+    async def ending(self: H, /, *args: P.args, **named: P.kwargs) -> T:
+        seconds = self._api.http.deadline_seconds * _REQUESTS_LONG
+        try:
+            async with asyncio.timeout(seconds):
+                return await call(self, *args, **named)
+        except TimeoutError:
+            raise ForgeUnavailable(f"GitLab did not come to an end in {seconds:g} s") from None
+
+    return ending
 
 
 class GitLabApi:
     """`api_url` ends in `/api/v4`."""
 
     def __init__(self, api_url: str, clock: Clock, token: str, deadline_seconds: float) -> None:
+        self.token = token
         self.http = ApiClient(
             "GitLab",
             api_url,

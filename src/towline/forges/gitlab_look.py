@@ -12,19 +12,22 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from towline.core.events import CheckChanged, Commented, PullRequestChanged, ReviewSubmitted
 from towline.core.snapshot import PullRef, Snapshot
-from towline.forges.gitlab_api import PER_PAGE, GitLabApi, project_path, request_path
+from towline.forges.gitlab_api import PER_PAGE, GitLabApi, bounded, project_path, request_path
 from towline.forges.gitlab_reading import (
     comment_of,
     job_of,
+    permission,
     pipeline_of,
     review_of,
     snapshot_of,
     status_of,
 )
 from towline.ports.clock import Clock
+from towline.ports.forge import Allowance, Permission
 from towline.sources import reading
 from towline.sources.reading import Object
 
@@ -40,7 +43,7 @@ _DETAILS: Final = {
 T = TypeVar("T")
 
 
-class GitLabLook:
+class GitLabReader:
     def __init__(self, api: GitLabApi, clock: Clock) -> None:
         self._api = api
         self._clock = clock
@@ -50,6 +53,7 @@ class GitLabLook:
     async def request(self, ref: PullRef) -> Object:
         return await self._api.get(request_path(ref), f"merge request {ref}", **_DETAILS)
 
+    @bounded
     async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
         began = self._clock.monotonic()
         wanted: dict[str, list[PullRef]] = defaultdict(list)
@@ -82,12 +86,28 @@ class GitLabLook:
         by_number = {reading.number(node, "iid"): node for node in found}
         return [(ref, by_number[ref.number]) for ref in refs if ref.number in by_number]
 
+    @bounded
     async def open_pulls(self, repo: str) -> list[Snapshot]:
         path = f"{project_path(repo)}/merge_requests"
         listed = await self._api.all(
             path, f"project {repo}", required=True, state="opened", scope="all"
         )
         return [snapshot_of(repo, node) for node in listed]
+
+    @bounded
+    async def permission(self, repo: str, login: str) -> Permission:
+        """Somebody who is no member has none, also where the project is public."""
+        found, _ = await self._api.page("/users", f"user {login[:100]}", {"username": login})
+        named = (one for one in found if _same_name(reading.text(one, "username"), login))
+        user_id = next((reading.ident(one, "id") for one in named), None)
+        if user_id is None:
+            return "none"
+        path = f"{project_path(repo)}/members/all/{quote(user_id, safe='')}"
+        member = await self._api.find(path, f"member {login} of {repo}")
+        return "none" if member is None else permission(member)
+
+    async def allowance(self) -> Allowance | None:
+        return self._api.http.limits.allowance
 
     async def _whole(self, ref: PullRef, listed: Object) -> tuple[PullRef, Snapshot]:
         seen = snapshot_of(ref.repo, listed)
@@ -195,6 +215,7 @@ class GitLabLook:
         found = [one for one in (comment_of(pull, note) for note in newest) if one is not None]
         return tuple(reversed(found[:_MOST_COMMENTS]))
 
+    @bounded
     async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
         project = self.project_of(repo, check)
         if check.job_id:
@@ -262,3 +283,7 @@ async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _same_name(one: str | None, other: str) -> bool:
+    return one is not None and one.lower() == other.lower()

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from towline.core.canonical import JsonValue
 from towline.core.events import CheckChanged
 from towline.core.snapshot import PullRef
-from towline.forges.gitlab_api import GitLabApi, project_path, request_path
-from towline.forges.gitlab_look import GitLabLook
+from towline.forges.gitlab_api import GitLabApi, bounded, project_path, request_path
+from towline.forges.gitlab_look import GitLabReader
 from towline.forges.gitlab_reading import is_active, merge_request
 from towline.ports.forge import Done
 from towline.sources import gitlab, reading
@@ -21,13 +21,14 @@ _GRAVITY: Final = ("already", "queued", "done", "unsupported", "retry", "moved",
 
 
 class GitLabPipelines:
-    def __init__(self, api: GitLabApi, look: GitLabLook) -> None:
+    def __init__(self, api: GitLabApi, reader: GitLabReader) -> None:
         self._api = api
-        self._look = look
+        self._reader = reader
 
+    @bounded
     async def rerun_failed(self, repo: str, checks: Sequence[CheckChanged]) -> Done:
         pipelines = {
-            (self._look.project_of(repo, check), check.run_id)
+            (self._reader.project_of(repo, check), check.run_id)
             for check in checks
             if check.check in ("pipeline", "job") and check.run_id
         }
@@ -49,6 +50,7 @@ class GitLabPipelines:
             return Done("blocked", answer.says)
         return Done("done")
 
+    @bounded
     async def rerequest(self, repo: str, checks: Sequence[CheckChanged]) -> Done:
         numbers = {number for check in checks for number in check.pr_numbers}
         for sha in {check.head_sha for check in checks if check.head_sha and not numbers}:
@@ -66,7 +68,7 @@ class GitLabPipelines:
         return {number for number in numbers if number}
 
     async def _new_pipeline(self, ref: PullRef, heads: Container[str | None]) -> Done:
-        request = merge_request(await self._look.request(ref))
+        request = merge_request(await self._reader.request(ref))
         if not request.is_open:
             return Done("blocked", f"it is {request.state}")
         if request.sha not in heads:
@@ -80,16 +82,17 @@ class GitLabPipelines:
         )
         if answer.status == 400 and request.source_branch:
             # No job of the project is for merge requests; its branch may have some.
-            return await self.start(request.source_project or ref.repo, request.source_branch, {})
+            return await self._start(request.source_project or ref.repo, request.source_branch, {})
         return Done("done") if answer.status < 300 else Done("blocked", answer.says)
 
-    async def start(self, project: str, branch: str, variables: Mapping[str, str]) -> Done:
+    async def _start(self, project: str, branch: str, variables: Mapping[str, str]) -> Done:
         given: list[JsonValue] = [{"key": key, "value": value} for key, value in variables.items()]
         body: Object = {"ref": branch, **({"variables": given} if given else {})}
         path = f"{project_path(project)}/pipeline"
         answer = await self._api.write("POST", path, f"project {project}", body, also=(400, 403))
         return Done("done") if answer.status < 300 else Done("blocked", answer.says)
 
+    @bounded
     async def reemit_status(self, repo: str, head_sha: str, context: str) -> Done:
         sha = quote(head_sha, safe="")
         about = f"commit {head_sha} of {repo}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from towline.core.canonical import JsonValue
-from towline.forges.gitlab_api import GitLabApi, project_path
+from towline.forges.gitlab_api import GitLabApi, bounded, project_path
 from towline.ports.forge import (
     ForgeRefused,
     ForgeUnavailable,
@@ -24,14 +24,11 @@ _LONGEST_BODY: Final = 900_000
 _LONGEST_TITLE: Final = 250
 
 
-class Publishing:
-    def __init__(self, api: GitLabApi, token: str) -> None:
+class GitLabPublisher:
+    def __init__(self, api: GitLabApi) -> None:
         self._api = api
-        self._token = token
 
-    def __repr__(self) -> str:
-        return "Publishing()"
-
+    @bounded
     async def git_access(self, repo: str) -> GitAccess:
         """On the API's own host: what the project says of its address is not followed."""
         project = await self._api.get(project_path(repo), f"project {repo}")
@@ -40,8 +37,9 @@ class Publishing:
             raise ForgeUnreadable("GitLab's answer does not name the project's path")
         root = self._api.http.root
         prefix = root.path.rstrip("/").removesuffix(_API_PREFIX)
-        return GitAccess(str(root.copy_with(path=f"{prefix}/{path}.git")), _USER, self._token)
+        return GitAccess(str(root.copy_with(path=f"{prefix}/{path}.git")), _USER, self._api.token)
 
+    @bounded
     async def default_branch(self, repo: str) -> str:
         project = await self._api.get(project_path(repo), f"project {repo}")
         branch = reading.text(project, "default_branch")
@@ -49,9 +47,11 @@ class Publishing:
             raise ForgeRefused(f"the project {repo} has no default branch")
         return branch
 
+    @bounded
     async def find_pull(self, repo: str, head: str, base: str) -> Opened | None:
         return await self._find(repo, head, base)
 
+    @bounded
     async def open_pull(self, new: NewPull, still: Callable[[], None] | None = None) -> Opened:
         wanted = [label for label in dict.fromkeys(new.labels) if label and "," not in label]
         opened = await self._find(new.repo, new.head, new.base)

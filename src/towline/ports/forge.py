@@ -1,4 +1,6 @@
-"""A forge, as far as towing goes. Reading comes in batches; each write says what it presumes.
+"""A forge: a reader, a writer and a publisher. Its folder in `forges` has one class for each.
+
+Reading comes in batches; each write says what it presumes.
 
 A write either happened, is refused, or may have happened: `ForgeUnavailable` leaves that open, so
 the caller looks again before anything is repeated. Each call ends by its deadline.
@@ -28,6 +30,8 @@ __all__ = [
     "Opened",
     "Permission",
     "Publisher",
+    "Reader",
+    "Writer",
 ]
 
 MARKER: Final = re.compile(r"(?!.*--)[A-Za-z0-9_.:/#@+=-]{1,200}")
@@ -69,10 +73,37 @@ class Allowance(NamedTuple):
     reset_us: int
 
 
-class Forge(Protocol):
-    name: str
-    """The source that its events come from: `github`, `gitlab`."""
+class Opened(NamedTuple):
+    """A pull request that is there; `created` is False if it was there before."""
 
+    number: int
+    url: str
+    created: bool = True
+
+
+class NewPull(NamedTuple):
+    """A pull request to be opened, from a branch of the repository itself."""
+
+    repo: str
+    head: str
+    base: str
+    title: str
+    body: str
+    labels: Sequence[str] = ()
+
+
+class GitAccess(NamedTuple):
+    """How git reaches a repository; the password never leaves the environment of git."""
+
+    url: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"GitAccess(url={self.url!r})"
+
+
+class Reader(Protocol):
     async def look(self, refs: Sequence[PullRef]) -> Mapping[PullRef, Snapshot]:
         """Those that are there, dozens in one call; what is missing is gone."""
         ...
@@ -87,6 +118,12 @@ class Forge(Protocol):
 
     async def permission(self, repo: str, login: str) -> Permission: ...
 
+    async def allowance(self) -> Allowance | None:
+        """As the last answer told; None if none did."""
+        ...
+
+
+class Writer(Protocol):
     async def update_branch(self, ref: PullRef, head_sha: str) -> Done:
         """Merge the base into the head, if the head is still this."""
         ...
@@ -127,55 +164,9 @@ class Forge(Protocol):
         """Put a commit without changes on the head branch, if it is still there."""
         ...
 
-    async def allowance(self) -> Allowance | None:
-        """As the last answer told; None if none did."""
-        ...
 
-    async def aclose(self) -> None: ...
-
-
-@runtime_checkable
-class AsksAhead(Protocol):
-    """What a forge offers besides, that works out conflicts only when it is asked."""
-
-    async def ask_ahead(self, refs: Sequence[PullRef]) -> int:
-        """Have it begin, in one call for many; of how many it does not know yet."""
-        ...
-
-
-class Opened(NamedTuple):
-    """A pull request that is there; `created` is False if it was there before."""
-
-    number: int
-    url: str
-    created: bool = True
-
-
-class NewPull(NamedTuple):
-    """A pull request to be opened, from a branch of the repository itself."""
-
-    repo: str
-    head: str
-    base: str
-    title: str
-    body: str
-    labels: Sequence[str] = ()
-
-
-class GitAccess(NamedTuple):
-    """How git reaches a repository; the password never leaves the environment of git."""
-
-    url: str
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"GitAccess(url={self.url!r})"
-
-
-@runtime_checkable
 class Publisher(Protocol):
-    """What a forge offers besides, to whoever proposes changes."""
+    """Where a change is proposed: git's address, and the pull request."""
 
     async def git_access(self, repo: str) -> GitAccess: ...
 
@@ -190,4 +181,20 @@ class Publisher(Protocol):
 
         `still` raises if it may not be opened any more; it is asked last of all.
         """
+        ...
+
+
+class Forge(Reader, Writer, Publisher, Protocol):
+    name: str
+    """The source that its events come from: `github`, `gitlab`."""
+
+    async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class AsksAhead(Protocol):
+    """What a forge offers besides, that works out conflicts only when it is asked."""
+
+    async def ask_ahead(self, refs: Sequence[PullRef]) -> int:
+        """Have it begin, in one call for many; of how many it does not know yet."""
         ...

@@ -166,7 +166,7 @@ MUTATIONS: Final = (
         "own-pull-not-adopted",
         "a pull request that is open for the branch is adopted",
         "fix",
-        [instead(github_publish.Publishing, "_find", _found_nothing)],
+        [instead(github_publish.GitHubPublisher, "_find", _found_nothing)],
     ),
     Mutation(
         "twin-is-not-looked-for",

@@ -178,7 +178,7 @@ class FixScene:
         forge_wire = self.stage.wire(node, self.stage.parts["forge"], unavailable=ForgeUnavailable)
         sandbox = self.stage.wire(node, self.stage.parts["sandbox"])
         access: Any = SimAccess(world, forge_wire)
-        publisher: Any = github_publish.Publishing(access)
+        publisher: Any = github_publish.GitHubPublisher(access)
         git = git_wire(self.stage, node)
         publisher.git_access = partial(_access, SimCache(world, git))
         publishers: Any = {"github": publisher}
