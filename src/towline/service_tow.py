@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +12,7 @@ from towline.coordination.breaker import BreakerService
 from towline.coordination.breaker_board import BreakerBoard
 from towline.coordination.sql import SqlDocuments, SqlRates
 from towline.core.events import Commented
+from towline.core.forges import FORGES
 from towline.core.sweep_policy import TowPolicy
 from towline.errors import Rejected
 from towline.flow.bridge import COMMAND, COMMENT, Bridge
@@ -72,15 +74,13 @@ class Outside:
 def outside_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> Outside:
     """The forges that there are credentials for; others are only heard."""
     forges: dict[str, Forge] = {}
-    github, gitlab, jenkins = settings.github, settings.gitlab, settings.jenkins
-    if github.token or app is not None:
-        from towline.forges.github import GitHubForge
-
-        forges["github"] = GitHubForge(github.api_url, clock, token=github.token, app=app)
-    if gitlab.token:
-        from towline.forges.gitlab import GitLabForge
-
-        forges["gitlab"] = GitLabForge(gitlab.api_url, clock, token=gitlab.token)
+    jenkins = settings.jenkins
+    for name, kind in FORGES.items():
+        own = getattr(settings, name)
+        its_app = app if name == "github" else None
+        if own.token or its_app is not None:
+            connect = importlib.import_module(kind.module).connect
+            forges[name] = connect(own, clock, its_app)
     ci: Ci | None = None
     if jenkins.url:
         if not (jenkins.user and jenkins.token):

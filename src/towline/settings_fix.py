@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from towline.core import cron
 from towline.core.commands import COMMANDS
+from towline.core.forges import FORGES
 from towline.errors import Rejected
 from towline.settings_values import (
     Count,
@@ -115,10 +116,16 @@ Tools = Annotated[tuple[ToolSettings, ...], BeforeValidator(list_of)]
 Issues = Annotated[tuple[IssueSettings, ...], BeforeValidator(list_of)]
 
 
+def _known_forge(name: str) -> str:
+    if name not in FORGES:
+        raise ValueError(f"is one of {', '.join(FORGES)}")
+    return name
+
+
 class RepoFixSettings(Table):
     """What a fix may be; for one repository, what is not given is as for all."""
 
-    forge: Literal["github", "gitlab"] = "github"
+    forge: Annotated[str, AfterValidator(_known_forge)] = "github"
     """Where the repository is."""
     fixers: Words = ("ruff", "bump")
     """Who makes patches; the first that fits is taken. Also `command`, `llm`, and your own."""

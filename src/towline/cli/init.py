@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,7 +21,6 @@ T = TypeVar("T")
 _File = Annotated[Path, typer.Option("--config", help="The file to write.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Take the defaults, and ask nothing.")]
 _Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
-_FORGES: Final = ("github", "gitlab", "none")
 
 
 def register(app: typer.Typer) -> None:
@@ -35,14 +34,14 @@ def init(
     json: Json = False,
 ) -> None:
     """Ask a few questions, and write a commented towline.toml; secrets stay out of it."""
-    from towline.cli.init_text import Answers, towline_toml, variables_for
+    from towline.cli.init_text import NO_FORGE, Answers, towline_toml, variables_for
 
     _check_place(config, force)
     if not yes and not sys.stdin.isatty():
         raise Rejected("there is no terminal to ask at; towline init --yes takes the defaults")
     answers = Answers() if yes else _asked()
     _write(config, towline_toml(answers), force)
-    secret = secrets.token_hex(32) if answers.forge != "none" else None
+    secret = secrets.token_hex(32) if answers.forge != NO_FORGE else None
     wanted = variables_for(answers)
     if json:
         names = [one.name for one in wanted]
@@ -79,7 +78,8 @@ def _write(file: Path, text: str, force: bool) -> None:
 
 
 def _asked() -> Answers:
-    from towline.cli.init_text import API_URLS, Answers
+    from towline.cli.init_text import NO_FORGE, Answers
+    from towline.core.forges import FORGES
 
     plain = Answers()
     database = _ask(
@@ -87,10 +87,10 @@ def _asked() -> Answers:
         plain.database_url,
         _database_url,
     )
-    forge: Any = _ask("Forge: github, gitlab or none", plain.forge, _forge)
+    forge: Any = _ask(f"Forge: {', '.join(FORGES)} or {NO_FORGE}", plain.forge, _forge)
     api_url = ""
-    if forge != "none":
-        api_url = _ask("Address of its API", API_URLS[forge], _setting(forge, "api_url"))
+    if forge != NO_FORGE:
+        api_url = _ask("Address of its API", FORGES[forge].api_url, _setting(forge, "api_url"))
     repos = _ask("Repositories to look into, as OWNER/NAME", "", _words("repos"))
     typer.echo("Which pull requests are towed? Any of the next three is enough.")
     return Answers(
@@ -130,8 +130,12 @@ def _database_url(text: str) -> str:
 
 
 def _forge(text: str) -> str:
-    if text.lower() not in _FORGES:
-        raise Rejected(f"one of {', '.join(_FORGES)}")
+    from towline.cli.init_text import NO_FORGE
+    from towline.core.forges import FORGES
+
+    known = (*FORGES, NO_FORGE)
+    if text.lower() not in known:
+        raise Rejected(f"one of {', '.join(known)}")
     return text.lower()
 
 

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-Forge: TypeAlias = Literal["github", "gitlab", "none"]
+from towline.core.forges import FORGES, title_of
 
-API_URLS: Final[dict[Forge, str]] = {
-    "github": "https://api.github.com",
-    "gitlab": "https://gitlab.com/api/v4",
-    "none": "",
-}
+NO_FORGE: Final = "none"
 
 
 class Answers(NamedTuple):
     """What was asked, with what is taken where nobody is."""
 
     database_url: str = "sqlite:///towline.db"
-    forge: Forge = "github"
-    api_url: str = API_URLS["github"]
+    forge: str = "github"
+    api_url: str = FORGES["github"].api_url
     repos: Sequence[str] = ()
     authors: Sequence[str] = ()
     branch_prefixes: Sequence[str] = ("towline/",)
@@ -49,8 +45,8 @@ def variables_for(answers: Answers) -> list[Variable]:
     found = []
     if answers.database_has_password:
         found.append(Variable("TOWLINE_DATABASE_URL", "the database's address with its password"))
-    if answers.forge != "none":
-        upper, shown = answers.forge.upper(), _shown(answers.forge)
+    if answers.forge != NO_FORGE:
+        upper, shown = answers.forge.upper(), title_of(answers.forge)
         found.append(Variable(f"TOWLINE_{upper}__TOKEN", f"a token with which {shown} is asked"))
         what = f"what {shown} signs its webhooks with"
         found.append(Variable(f"TOWLINE_{upper}__WEBHOOK_SECRETS", what))
@@ -92,13 +88,13 @@ def _head(answers: Answers) -> str:
 
 
 def _forge(answers: Answers) -> str:
-    if answers.forge == "none":
+    if answers.forge == NO_FORGE:
         return """\
 # No forge yet. With one, pull requests are looked at and helped; its token is a secret.
 #[github]
 #api_url = "https://api.github.com"
 """
-    shown, section = _shown(answers.forge), answers.forge
+    shown, section = title_of(answers.forge), answers.forge
     return f"""\
 # {shown}: where its API is. Its webhooks go to /webhooks/{section} of this service.
 [{section}]
@@ -127,10 +123,6 @@ observe_only = {"true" if answers.observe_only else "false"}
 #every_seconds = 300
 #max_actions_per_sweep = 50
 """
-
-
-def _shown(forge: Forge) -> str:
-    return "GitLab" if forge == "gitlab" else "GitHub"
 
 
 def _text(text: str) -> str:

@@ -21,12 +21,12 @@ from towline.core.fixrun import (
     IssueRule,
     digest_of,
 )
+from towline.core.forges import FORGES
 
 FAILED: Final = frozenset({"failure", "timed_out"})
 SINGLE: Final = frozenset({"check_run", "workflow_job", "status", "job", "build"})
 """Kinds of checks that are one job. A suite, a workflow or a pipeline repeats what its jobs say."""
 LONGEST_TITLE: Final = 120
-_FORGES: Final = frozenset({"github", "gitlab"})
 _ISSUE_ACTIONS: Final = frozenset({"created", "updated", "commented", "found"})
 _ALERTS: Final = frozenset({"created", "reopened", "reintroduced", "auto_reopened"})
 _WITH_ADVISORIES: Final = frozenset({("github", "dependabot_alert")})
@@ -116,7 +116,7 @@ def _failed(event: CheckChanged, rules: FixRules) -> Started | None:
 def _may_start(event: CheckChanged, policy: FixPolicy) -> bool:
     if event.status != "completed" or event.conclusion not in FAILED or event.check not in SINGLE:
         return False
-    if event.source in _FORGES and event.source != policy.forge:
+    if event.source in FORGES and event.source != policy.forge:
         return False
     branch = event.branch
     if branch is None or branch.startswith(BRANCH_PREFIX):

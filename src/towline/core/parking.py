@@ -17,12 +17,12 @@ from towline.core.events import (
     PullRequestChanged,
     ReviewSubmitted,
 )
+from towline.core.forges import FORGES
 from towline.core.lifecycle import TERMINAL
 from towline.core.pulls import PullRecord
 from towline.core.signals import Towing
 from towline.core.towing import is_towed
 
-FORGES: Final = frozenset({"github", "gitlab"})
 ANY_NUMBER: Final = 0
 """Of an event that lists no pull request: only its commit tells which one it is about."""
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from towline.core.commands import Command, needs_forge
+from towline.core.forges import FORGES, title_of
 from towline.errors import Conflict
 from towline.ports.forge import Forge
-
-_FORGES: Final = {
-    "github": ("GitHub", "github.token (TOWLINE_GITHUB__TOKEN) or a GitHub App"),
-    "gitlab": ("GitLab", "gitlab.token (TOWLINE_GITLAB__TOKEN)"),
-}
 
 
 class NoCredentials(Conflict):
@@ -21,8 +16,8 @@ class NoCredentials(Conflict):
 
 def no_credentials(forge: str) -> str:
     """For a person: what is missing, and which setting it goes into."""
-    name, setting = _FORGES.get(forge, (forge, f"{forge}.token"))
-    return f"there is no token for {name}; set {setting}"
+    setting = FORGES[forge].credentials if forge in FORGES else f"{forge}.token"
+    return f"there is no token for {title_of(forge)}; set {setting}"
 
 
 def lacking(command: Command, forge: str, forges: Mapping[str, Forge]) -> str | None:

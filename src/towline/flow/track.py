@@ -27,8 +27,9 @@ from towline.core.events import (
     ReviewSubmitted,
 )
 from towline.core.folding import facts_of
+from towline.core.forges import FORGES
 from towline.core.happenings import Context
-from towline.core.parking import ANY_NUMBER, FORGES, head_of, waits_for
+from towline.core.parking import ANY_NUMBER, head_of, waits_for
 from towline.core.pulls import Tracked
 from towline.core.snapshot import PullRef, Snapshot
 from towline.core.towing import is_towed

@@ -20,6 +20,7 @@ from towline.forges.github_publish import GitHubPublisher
 from towline.forges.github_rest import github_client
 from towline.forges.github_writes import GitHubWriter, MergeMethod
 from towline.ports.clock import Clock
+from towline.ports.forge import Server
 
 __all__ = ["Calls", "GitHubForge", "Limits"]
 
@@ -74,3 +75,7 @@ class GitHubForge(GitHubReader, GitHubWriter, GitHubPublisher):
     async def aclose(self) -> None:
         await self._logs.aclose()
         await self._access.rest.aclose()
+
+
+def connect(settings: Server, clock: Clock, app: GitHubApp | None) -> GitHubForge:
+    return GitHubForge(settings.api_url, clock, token=settings.token, app=app)

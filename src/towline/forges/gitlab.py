@@ -7,6 +7,7 @@ from towline.forges.gitlab_look import GitLabReader
 from towline.forges.gitlab_publish import GitLabPublisher
 from towline.forges.gitlab_writes import GitLabWriter
 from towline.ports.clock import Clock
+from towline.ports.forge import Server
 
 
 class GitLabForge(GitLabReader, GitLabWriter, GitLabPublisher):
@@ -24,3 +25,8 @@ class GitLabForge(GitLabReader, GitLabWriter, GitLabPublisher):
 
     async def aclose(self) -> None:
         await self._api.http.aclose()
+
+
+def connect(settings: Server, clock: Clock, app: None) -> GitLabForge:
+    """GitLab has no Apps."""
+    return GitLabForge(settings.api_url, clock, token=settings.token or "")

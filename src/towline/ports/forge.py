@@ -31,6 +31,7 @@ __all__ = [
     "Permission",
     "Publisher",
     "Reader",
+    "Server",
     "Writer",
 ]
 
@@ -182,6 +183,16 @@ class Publisher(Protocol):
         `still` raises if it may not be opened any more; it is asked last of all.
         """
         ...
+
+
+class Server(Protocol):
+    """The settings that a forge is reached by."""
+
+    @property
+    def api_url(self) -> str: ...
+
+    @property
+    def token(self) -> str | None: ...
 
 
 class Forge(Reader, Writer, Publisher, Protocol):

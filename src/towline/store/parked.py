@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from towline.core.events import EVENTS, Actor, Event
-from towline.core.parking import FORGES
+from towline.core.forges import FORGES
 from towline.ports.parking import Parked
 from towline.ports.pruning import Pruned
 from towline.store.pruning import Mark

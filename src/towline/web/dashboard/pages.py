@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
+from towline.core.forges import title_of
 from towline.core.lifecycle import STATES, WAITING_FOR
 from towline.web.control_models import moment
 
@@ -35,7 +36,6 @@ _MEDIA: Final = {
 _MOST_STATES_NAMED: Final = 4
 _A_YEAR: Final = "public, max-age=31536000, immutable"
 _SECONDS_MATTER_BELOW: Final = 600
-_FORGES: Final = {"github": "GitHub", "gitlab": "GitLab"}
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -88,7 +88,7 @@ def _environment() -> Environment:
         "query": query,
         "part": part,
         "pull_path": pull_path,
-        "forge": lambda name: _FORGES.get(name, name),
+        "forge": title_of,
         "waiting": lambda state: WAITING_FOR[state],
         "tick": tick,
         "sentence": sentence,
