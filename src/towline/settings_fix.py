@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -25,6 +25,11 @@ from towline.settings_values import (
     Words,
     list_of,
 )
+
+if TYPE_CHECKING:
+    ForgeName: TypeAlias = str
+else:
+    ForgeName = Literal[tuple(FORGES)]  # so that a wrong name is refused with the names there are
 
 
 def _command_word(text: str) -> str:
@@ -116,16 +121,10 @@ Tools = Annotated[tuple[ToolSettings, ...], BeforeValidator(list_of)]
 Issues = Annotated[tuple[IssueSettings, ...], BeforeValidator(list_of)]
 
 
-def _known_forge(name: str) -> str:
-    if name not in FORGES:
-        raise ValueError(f"is one of {', '.join(FORGES)}")
-    return name
-
-
 class RepoFixSettings(Table):
     """What a fix may be; for one repository, what is not given is as for all."""
 
-    forge: Annotated[str, AfterValidator(_known_forge)] = "github"
+    forge: ForgeName = "github"
     """Where the repository is."""
     fixers: Words = ("ruff", "bump")
     """Who makes patches; the first that fits is taken. Also `command`, `llm`, and your own."""
