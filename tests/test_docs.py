@@ -73,7 +73,7 @@ def test_every_counter_and_name_is_in_the_reference() -> None:
     ("package", "url", "extra"),
     [
         ("asyncpg", "postgresql://127.0.0.1/x", "towline[postgres]"),
-        ("hiredis", "redis://127.0.0.1", "towline[redis]"),
+        ("redis", "redis://127.0.0.1", "towline[redis]"),
     ],
 )
 def test_a_missing_extra_is_one_line(package: str, url: str, extra: str) -> None:

@@ -105,10 +105,11 @@ def _store_url(text: str | None) -> str | None:
 def _redis_url(text: str | None) -> str | None:
     """Whatever else is wrong with it is told by whoever uses it."""
     parts = urlsplit(_store_url(text) or "")
-    if text and not (parts.scheme in ("redis", "rediss") and parts.hostname):
+    place = parts.path if parts.scheme == "unix" else parts.hostname
+    if text and not (parts.scheme in ("redis", "rediss", "unix") and place):
         raise ValueError(
-            "an address of Redis starts with redis:// or rediss:// and has a host; escape #, /, ? "
-            "and @ in the password"
+            "an address of Redis starts with redis:// or rediss:// and has a host, or with unix:// "
+            "and has the path of a socket; escape #, /, ? and @ in the password"
         )
     return text
 

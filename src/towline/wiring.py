@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 _SQL_SCHEMES = ("sqlite", "postgresql", "postgres")
 _LONGEST_SCHEME = 20
-SCHEMES = "memory://, sqlite:///FILE, postgresql://…, redis://…"
+SCHEMES = "memory://, sqlite:///FILE, postgresql://…, redis://…, unix:///FILE"
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def backend_for(
         return _on_memory(store.partition("://")[2], clock)
     if scheme in _SQL_SCHEMES:
         return backend_over(database_for(store, clock, timeout), clock)
-    if scheme in ("redis", "rediss"):
+    if scheme in ("redis", "rediss", "unix"):
         from towline.store.redis import Redis
 
         return _on_redis(Redis(store, clock=clock, timeout=timeout), clock)

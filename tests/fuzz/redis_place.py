@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from hiredis import Reader
+
 from tests.clocks import ManualClock
 from tests.fuzz.target import TOKEN
 from towline.store.redis import Redis
@@ -20,16 +22,20 @@ def bulk(text: bytes) -> bytes:
 
 
 def greeting(version: bytes, memory: bytes) -> bytes:
-    """The answers to the three commands that each connection begins with."""
-    hello = bulk(b"server") + bulk(b"redis") + bulk(b"version") + bulk(version)
-    return b"%2\r\n" + hello + b"+OK\r\n" + bulk(memory)
+    """The answers to the commands that each connection begins with."""
+    hello = b"%1\r\n" + bulk(b"proto") + b":3\r\n"
+    return hello + b"+OK\r\n" * 3 + bulk(b"redis_version:%b\r\n" % version) + bulk(memory)
 
 
 SOUND: Final = greeting(b"7.2.4", b"# Memory\r\nmaxmemory_policy:noeviction\r\n")
 
 
+_GREETED: Final = 6
+"""HELLO, CLIENT SETNAME, twice CLIENT SETINFO, and INFO of the server and of its memory."""
+
+
 class RedisPlace:
-    """`greeting` answers the first commands of a connection, `reply` each one that follows."""
+    """`greeting` answers the first commands of a connection, `reply` what follows."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -43,12 +49,15 @@ class RedisPlace:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A client that waits for more than there is gets the end of the connection."""
-        said = self.greeting
+        commands, heard, said = Reader(), 0, self.greeting
         with contextlib.suppress(OSError, TimeoutError):
-            while await asyncio.wait_for(reader.read(_MOST), _PATIENCE):
+            while data := await asyncio.wait_for(reader.read(_MOST), _PATIENCE):
+                commands.feed(data)
+                while commands.gets() is not False:
+                    heard += 1
                 writer.write(said)
                 await writer.drain()
-                said = self.reply
+                said = b"" if heard < _GREETED else self.reply
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()

@@ -1,4 +1,4 @@
-"""What a Redis says: its wire format, how it greets, and the lines that our scripts return.
+"""What a Redis says: its replies, how it greets, and the lines that our scripts return.
 
 It may be another program that listens there, a proxy, or a Redis whose data others have changed.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from tests.fuzz.redis_place import SOUND, RedisPlace, bulk, greeting
@@ -20,61 +20,26 @@ from towline.doctor.servers import look_at_redis
 from towline.errors import TowlineError
 from towline.idempotency.redis import RedisRecords
 from towline.settings import Settings
-from towline.store.redis import Redis
-from towline.store.redis_wire import Connection, pack
+from towline.store.redis import Redis, RedisMailbox
 
-_WITH_A_READER: Final = (True, False, True, False, True, False)
+_PATIENCE: Final = 10.0
 _HEAD: Final = b"id\n1\n1700000000000000"
 """The mark, the count and the time that each answer of a script begins with."""
 
 
-class _Wire(asyncio.Transport):
-    def write(self, data: Any) -> None:
-        pass
+def replies(data: bytes) -> None:
+    """Each command gets an answer or one clear error; none waits for ever."""
 
-    def abort(self) -> None:
-        pass
+    async def called(redis: Redis) -> None:
+        RedisMailbox(redis).expect("topic")
+        async with asyncio.timeout(_PATIENCE):
+            sent = [redis.call("PING") for _ in range(6)]
+            for outcome in await asyncio.gather(*sent, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    assert isinstance(outcome, TowlineError), f"{outcome!r} leaves the connection"
+                    check_message(str(outcome))
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
-
-
-def wire(data: bytes) -> None:
-    """Each command gets an answer or one clear error, the same ones in whatever pieces."""
-    size = max(1, len(data) // 7)
-    pieces = [data[start : start + size] for start in range(0, len(data), size)]
-    assert asyncio.run(_outcomes([data])) == asyncio.run(_outcomes(pieces))
-
-
-async def _outcomes(pieces: Iterable[bytes]) -> list[str]:
-    heard: list[str] = []
-    ended: list[Connection] = []
-    connection = Connection(
-        "h:6379", 5.0, lambda *message: heard.append(repr(message)), ended.append
-    )
-    connection.connection_made(_Wire())
-    sent = [connection.send(pack("PING"), _read if odd else None) for odd in _WITH_A_READER]
-    for piece in pieces:
-        if not connection.ended:
-            connection.data_received(piece)
-    connection.connection_lost(None)
-    assert ended == [connection]
-    assert all(one.done() for one in sent), "a command waits for ever"
-    return [*map(_outcome, sent), *heard]
-
-
-def _read(reply: Any) -> None:
-    """As a script reads its answer; it breaks on what is no text, or has too few lines."""
-    _mark, _count, *_lines = reply.split("\n")
-
-
-def _outcome(sent: asyncio.Future[Any]) -> str:
-    error = sent.exception()
-    if error is None:
-        return repr(sent.result())
-    assert isinstance(error, TowlineError), f"{type(error).__name__} leaves the connection"
-    check_message(str(error))
-    return type(error).__name__
+    _place().play(SOUND, data, called)
 
 
 def greetings(data: bytes) -> None:
@@ -149,7 +114,7 @@ def close() -> None:
         _places.pop().close()
 
 
-def _wire_seeds() -> Iterator[bytes]:
+def _reply_seeds() -> Iterator[bytes]:
     yield b"+OK\r\n:1\r\n$2\r\nab\r\n_\r\n*2\r\n:1\r\n$-1\r\n#t\r\n"
     yield b"-ERR unknown command\r\n-NOSCRIPT No matching script\r\n-OOM command not allowed\r\n"
     yield b"-READONLY You can't write\r\n-NOAUTH Authentication required.\r\n"
@@ -204,7 +169,7 @@ _RESP: Final = (
     *(b"$9\r\nsubscribe\r\n", b"-READONLY ", b"-NOAUTH ", b"-LOADING ", b"|1\r\n", b"version"),
 )
 TARGETS: Final = (
-    Target("redis.wire", wire, _wire_seeds, _RESP),
+    Target("redis.replies", replies, _reply_seeds, _RESP),
     Target("redis.greeting", greetings, _greeting_seeds, _RESP),
     Target("redis.scripts", scripts, _script_seeds, (b"\x1e", b"\n", b" ", b'["', b'","', b"]",
            b"1700000000000000", b"-1", b"1e5", b"\xff", b"false", b"null")),

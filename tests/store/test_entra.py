@@ -187,7 +187,9 @@ def test_the_environments_identity_is_the_default(monkeypatch: pytest.MonkeyPatc
     """Nothing is asked of it before the first use; TLS is the default."""
     monkeypatch.setenv("AZURE_CLIENT_ID", "11111111-2222-3333-4444-555555555555")
     redis = connect_redis("cache.example", azure_client_id="aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
-    assert redis.address == ("cache.example", 6380, 0, True, False)
+    assert (str(redis.address), redis.address.database) == ("cache.example:6380", 0)
+    assert redis.address.tls
+    assert not redis.address.allow_eviction
 
 
 def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

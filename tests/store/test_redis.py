@@ -8,8 +8,10 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
+import hiredis
 import pytest
 
 from tests.certificates import self_signed
@@ -18,7 +20,7 @@ from tests.fault_proxy import FaultProxy
 from tests.servers import LOOPBACK, RedisServer, at_port, free_port, redis_command
 from towline.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 from towline.store.redis import Redis
-from towline.store.redis_wire import NoScript, ReadOnly, error_of
+from towline.store.redis_multiplexer import NoScript, ReadOnly
 
 SHORT = 0.4
 SLACK = 2.0
@@ -218,22 +220,44 @@ async def test_the_database_of_the_url_is_used(own_server: RedisServer) -> None:
         await a_redis(f"{place}/99").connect()
 
 
+@asynccontextmanager
+async def played_redis(replies: dict[bytes, bytes]) -> AsyncIterator[str]:
+    """A server that knows these commands and says OK to all others; its URL."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        commands = hiredis.Reader()
+        with closing(writer), suppress(ConnectionError):
+            while data := await reader.read(65536):
+                commands.feed(data)
+                while (command := commands.gets()) is not False:
+                    writer.write(replies.get(command[0], b"+OK\r\n"))
+
+    async with await asyncio.start_server(answer, LOOPBACK, 0) as server:
+        yield f"redis://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
+
+
+HELLO = b"%1\r\n+proto\r\n:3\r\n"
+
+
 @pytest.mark.parametrize(
-    "answer", [b"-ERR unknown command `HELLO`\r\n", b"%1\r\n+version\r\n+6.0.16\r\n"]
+    "replies",
+    [
+        {b"HELLO": b"-ERR unknown command `HELLO`\r\n"},
+        {b"HELLO": HELLO, b"INFO": b"$22\r\nredis_version:6.0.16\r\n\r\n"},
+    ],
 )
-async def test_an_old_server_is_refused(answer: bytes) -> None:
+async def test_an_old_server_is_refused(replies: dict[bytes, bytes]) -> None:
     """Before 6.2 there is no HELLO, or no SET with all that we need."""
-
-    async def old_redis(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1)
-        writer.write(answer + b"+OK\r\n$0\r\n\r\n")
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(old_redis, LOOPBACK, 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with played_redis(replies) as url:
         with pytest.raises(Rejected, match=r"6\.2 or newer"):
-            await a_redis(f"redis://{LOOPBACK}:{port}").connect()
+            await a_redis(url).connect()
+
+
+async def test_a_server_with_too_many_clients_is_unavailable() -> None:
+    """It may have room later."""
+    async with played_redis({b"HELLO": b"-ERR max number of clients reached\r\n"}) as url:
+        with pytest.raises(Unavailable, match="max number of clients"):
+            await a_redis(url).connect()
 
 
 async def test_a_stranger_who_is_not_redis_is_unavailable() -> None:
@@ -257,7 +281,6 @@ async def test_a_stranger_who_is_not_redis_is_unavailable() -> None:
         ("LOADING Redis is loading the dataset in memory", Transient),
         ("BUSY Redis is busy running a script", Transient),
         ("MISCONF Redis is configured to save RDB snapshots", Transient),
-        ("ERR max number of clients reached", Transient),
         ("READONLY You can't write against a read only replica.", ReadOnly),
         ("OOM command not allowed when used memory > 'maxmemory'.", StoreFull),
         ("ERR Error running script: @user_script:1: -OOM command not allowed", StoreFull),
@@ -266,19 +289,35 @@ async def test_a_stranger_who_is_not_redis_is_unavailable() -> None:
         ("WRONGTYPE Operation against a key", Rejected),
     ],
 )
-def test_error_replies_say_what_the_caller_can_do(text: str, kind: type[Exception]) -> None:
-    """Each code falls into one of the families of errors, and its text is kept."""
-    error = error_of(text)
-    assert type(error) is kind
-    assert text in str(error)
+async def test_error_replies_say_what_the_caller_can_do(text: str, kind: type[Exception]) -> None:
+    """Each code falls into one of the families of errors, and what the server said is kept."""
+    info = b"$21\r\nredis_version:7.2.4\r\n\r\n"
+    refusal = f"-{text}\r\n".encode()
+    async with played_redis({b"HELLO": HELLO, b"INFO": info, b"GET": refusal}) as url:
+        redis = a_redis(url)
+        with pytest.raises(kind) as refused:
+            await redis.call("GET", "key")
+        await redis.aclose()
+    assert type(refused.value) is kind
+    assert text.partition(" ")[2] in str(refused.value)
 
 
-def test_without_hiredis_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("missing", "module"),
+    [
+        ("redis.asyncio", "redis_address"),
+        ("redis", "redis_multiplexer"),
+        ("hiredis", "redis_multiplexer"),
+    ],
+)
+def test_without_redis_py_one_line_says_what_to_install(
+    missing: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The extra is named."""
-    monkeypatch.setitem(sys.modules, "hiredis", None)
-    monkeypatch.delitem(sys.modules, "towline.store.redis_wire")
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, f"towline.store.{module}")
     with pytest.raises(MissingExtra, match=r"pip install 'towline\[redis\]'"):
-        importlib.import_module("towline.store.redis_wire")
+        importlib.import_module(f"towline.store.{module}")
 
 
 async def test_tls_is_verified(
@@ -310,3 +349,14 @@ async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
             await target.drain()
     finally:
         target.close()
+
+
+async def test_a_socket_of_this_machine_is_reached(tmp_path: Path) -> None:
+    """The URL names its file, and the database as an option."""
+    socket = tmp_path / "redis.sock"
+    with RedisServer(["--unixsocket", str(socket)]) as server:
+        redis = a_redis(f"unix://{socket}?db=3")
+        await redis.call("SET", "here", "1")
+        assert str(redis.address) == str(socket)
+        assert redis_command(f"redis://{server.host}:{server.port}/3", "EXISTS", "here") == b":1"
+        await redis.aclose()

@@ -27,6 +27,7 @@ _USERINFO: Final = re.compile(r"(?<=://)(?!\[user\[?:password\]?@\])[^\s/@'\"]+@
 _QUERY: Final = re.compile(r"(?<=[?&])(?!allow_eviction=1\])([\w.-]+)=[^\s&#'\"]+")
 """Neither finds the forms of addresses that our own messages show."""
 _COMMAND_LINES: Final = ("argv",)
+_STORES: Final = ("sqlite", "postgresql", "postgres", "redis", "rediss", "unix")
 
 
 class Redactor:
@@ -98,7 +99,7 @@ def _hidden(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_hidden(one) for one in value]
     parts = urlsplit(str(value)) if "://" in str(value) else None
-    if parts is None or parts.scheme not in ("sqlite", "postgresql", "postgres", "redis", "rediss"):
+    if parts is None or parts.scheme not in _STORES:
         return HIDDEN
     host = parts.netloc.rpartition("@")[2]
     user = f"{HIDDEN}@" if "@" in parts.netloc else ""

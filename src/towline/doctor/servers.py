@@ -82,7 +82,7 @@ def _lenient_redis(settings: Settings, seconds: float) -> tuple[Redis, bool]:
     from towline.store.redis_address import parse_url
 
     url = settings.redis_url or ""
-    accepted = parse_url(url)[0].allow_eviction
+    accepted = parse_url(url).allow_eviction
     lenient = url if accepted else f"{url}{'&' if '?' in url else '?'}allow_eviction=1"
     return Redis(lenient, clock=SystemClock(), timeout=seconds), accepted
 

@@ -30,7 +30,6 @@ from urllib.parse import quote
 from prometheus_client import Counter
 
 from towline.errors import MissingExtra
-from towline.store.redis_address import parse_url
 
 MISSING = "engine = celery needs Celery: pip install 'towline[celery]'"
 
@@ -40,6 +39,8 @@ try:
     from celery.app.amqp import AMQP
     from kombu.connection import Connection
     from kombu.entity import Queue
+
+    from towline.store.redis_address import parse_url
 except ImportError as missing:
     raise MissingExtra(MISSING) from missing
 
@@ -96,18 +97,24 @@ def celery_app(redis_url: str, timeout: float = TIMEOUT_SECONDS) -> Any:
 
 def _broker_url(redis_url: str) -> str:
     """Without the options that are ours alone."""
-    address, credentials = parse_url(redis_url)
-    host = f"[{address.host}]" if ":" in address.host else address.host
+    address = parse_url(redis_url)
     user = ""
-    if credentials is not None:
-        user = f"{quote(credentials.user, safe='')}:{quote(credentials.password, safe='')}@"
+    if address.password is not None:
+        user = f"{quote(address.user or 'default', safe='')}:{quote(address.password, safe='')}@"
+    if "path" in address.options:
+        return f"redis+socket://{user}{address.options['path']}?virtual_host={address.database}"
+    host, port = address.options["host"], address.options["port"]
+    host = f"[{host}]" if ":" in host else host
     scheme = "rediss" if address.tls else "redis"
-    return f"{scheme}://{user}{host}:{address.port}/{address.database}"
+    return f"{scheme}://{user}{host}:{port}/{address.database}"
 
 
 def _tls(redis_url: str) -> dict[str, Any] | None:
-    address, _ = parse_url(redis_url)
-    return {"ssl_cert_reqs": ssl.CERT_REQUIRED} if address.tls else None
+    address = parse_url(redis_url)
+    if not address.tls:
+        return None
+    options = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
+    return {"ssl_cert_reqs": ssl.CERT_REQUIRED} | options
 
 
 def _transport_options(timeout: float) -> dict[str, Any]:

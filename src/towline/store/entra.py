@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from towline.errors import MissingExtra, Rejected, Unavailable
 from towline.ports.clock import Clock
 from towline.store.clock import SystemClock
-from towline.store.redis_address import Renewed
 
 _MISSING = "Redis with Entra ID credentials needs an extra: pip install 'towline[entra]'"
 
@@ -90,7 +90,7 @@ class EntraCredentials:
     def __init__(self, provider: IdentityProvider, clock: Clock) -> None:
         self._provider = provider
         self._clock = clock
-        self._renewed: Renewed | None = None
+        self._renewed: Callable[[str, str], None] | None = None
         self._renewal: asyncio.Task[None] | None = None
 
     async def get(self) -> tuple[str, str]:
@@ -99,7 +99,7 @@ class EntraCredentials:
             self._renewal = asyncio.get_running_loop().create_task(self._keep_fresh(token))
         return _user_of(token), token.get_value()
 
-    def on_renewal(self, renewed: Renewed) -> None:
+    def on_renewal(self, renewed: Callable[[str, str], None]) -> None:
         self._renewed = renewed
 
     async def aclose(self) -> None:

@@ -16,7 +16,6 @@ import asyncio
 import itertools
 import logging
 import secrets
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -25,9 +24,15 @@ from towline.errors import Rejected, TowlineError, Transient, Unavailable
 from towline.loop_guard import LoopGuard
 from towline.ports.clock import Clock
 from towline.store.mailbox import LocalMailbox
-from towline.store.redis_address import CredentialSource, parse_url
+from towline.store.redis_address import parse_url
+from towline.store.redis_multiplexer import (
+    Multiplexer,
+    Reply,
+    error_of_connecting,
+    pack,
+    shown,
+)
 from towline.store.redis_script import Script
-from towline.store.redis_wire import Connection, Lost, Reply, pack, shown
 from towline.telemetry import STORE_LOSS
 
 _OLDEST = (6, 2)
@@ -50,6 +55,18 @@ class Listener(Protocol):
     def wake_all(self) -> None: ...
 
 
+class CredentialSource(Protocol):
+    """Gives the user name and the token of the moment."""
+
+    async def get(self) -> tuple[str, str]: ...
+
+    def on_renewal(self, renewed: Callable[[str, str], None]) -> None:
+        """Have `renewed(user, token)` called, in the loop, whenever the token was renewed."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
 class Redis:
     def __init__(
         self,
@@ -59,17 +76,17 @@ class Redis:
         timeout: float = 5.0,
         credentials: CredentialSource | None = None,
     ) -> None:
-        self.address, in_url = parse_url(url)
+        self.address = parse_url(url)
         self.clock = clock
         self.timeout = timeout
         self.guard = LoopGuard()
         """All handles on one connection belong to its loop."""
-        self.connection: Connection | None = None
+        self.connection: Multiplexer | None = None
         """The live connection, if there is one at this moment."""
-        self._credentials = credentials or in_url
+        self._credentials = credentials
         if self._credentials is not None:
             self._credentials.on_renewal(self._authenticate_again)
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._connecting: asyncio.Task[Multiplexer] | None = None
         self._restoring: asyncio.Task[None] | None = None
         self._closed = False
         self._listeners: dict[str, Listener] = {}
@@ -119,7 +136,7 @@ class Redis:
         """Connect now instead of at the first call."""
         await self.connected()
 
-    async def connected(self) -> Connection:
+    async def connected(self) -> Multiplexer:
         """The connection; callers who find none share one attempt to make it."""
         if self.connection is not None:
             return self.connection
@@ -136,80 +153,57 @@ class Redis:
                 raise Unavailable(f"the handle on Redis at {self.address} was closed") from None
             raise
 
-    def _attempt_ended(self, attempt: asyncio.Task[Connection]) -> None:
+    def _attempt_ended(self, attempt: asyncio.Task[Multiplexer]) -> None:
         self._connecting = None
         if not attempt.cancelled():
             attempt.exception()  # else asyncio warns when every caller has left before the end
 
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        async with self.until(loop.time() + self.timeout):
+    async def _connect(self) -> Multiplexer:
+        async with self.until(asyncio.get_running_loop().time() + self.timeout):
+            user, password = self.address.user, self.address.password
+            if self._credentials is not None:
+                user, password = await self._credentials.get()
             try:
-                _, connection = await loop.create_connection(
-                    lambda: Connection(str(self.address), self.timeout, self._heard, self._ended),
-                    self.address.host,
-                    self.address.port,
-                    ssl=ssl.create_default_context() if self.address.tls else None,
-                )
-            except TimeoutError:
-                raise
-            except OSError as error:
-                raise Unavailable(f"Redis at {self.address} cannot be reached: {error}") from error
-            try:
-                await self._greet(connection)
-            except BaseException:
-                connection.abort("the connection was refused")
-                raise
+                connection = await self._log_in(user, password)
+            except TowlineError as error:
+                if not password or password not in str(error):
+                    raise
+                # A server that says our password back is not quoted.
+                raise type(error)(str(error).replace(password, "***")) from None
         self.connection = connection
         for listener in self._listeners.values():
             self._subscribe(connection, listener)
             listener.wake_all()
         return connection
 
-    async def _greet(self, connection: Connection) -> None:
-        """Log in; a server that says our password back is not quoted."""
-        if self._credentials is None:
-            await self._introduce(connection)
-            return
-        user, password = await self._credentials.get()
+    async def _log_in(self, user: str | None, password: str | None) -> Multiplexer:
+        wire = self.address.connection(user, password)
         try:
-            await self._introduce(connection, "AUTH", user, password)
-        except TowlineError as error:
-            if not password or password not in str(error):
-                raise
-            raise type(error)(str(error).replace(password, "***")) from None
+            await wire.connect()  # type: ignore[no-untyped-call]
+        except BaseException as error:
+            await wire.disconnect(nowait=True)
+            if isinstance(error, Exception):
+                raise error_of_connecting(error, str(self.address)) from error
+            raise
+        connection = Multiplexer(wire, str(self.address), self.timeout, self._heard, self._ended)
+        try:
+            server, memory = await asyncio.gather(
+                connection.send(pack("INFO", "server")), connection.send(pack("INFO", "memory"))
+            )
+            self._check_version(_facts(server))
+            self._check_policy(_facts(memory))
+        except BaseException:
+            await connection.aclose("the connection was refused")
+            raise
+        return connection
 
-    async def _introduce(self, connection: Connection, *credentials: str) -> None:
-        """Choose protocol and database; refuse a server that is not fit."""
-        hello = ["HELLO", "3", *credentials]
-        greeting, selected, memory = await asyncio.gather(
-            connection.send(pack(*hello, "SETNAME", "towline")),
-            connection.send(pack("SELECT", self.address.database)),
-            connection.send(pack("INFO", "memory")),
-            return_exceptions=True,
-        )
-        self._check_version(greeting)
-        for reply in (selected, memory):
-            if isinstance(reply, BaseException):
-                raise reply
-        self._check_policy(str(memory))
-        if connection.ended:
-            raise Lost(f"Redis at {self.address} closed the connection")
-
-    def _check_version(self, greeting: Reply) -> None:
-        text = str(greeting)
-        if isinstance(greeting, Rejected) and ("unknown command" in text or "NOPROTO" in text):
-            raise Rejected(f"Redis at {self.address} is too old: 6.2 or newer is needed")
-        if isinstance(greeting, BaseException):
-            raise greeting
-        told = greeting.get("version") if isinstance(greeting, dict) else None
-        version = shown(str(told or "unknown"))[:_LONGEST_VERSION]
+    def _check_version(self, facts: dict[str, str]) -> None:
+        version = shown(facts.get("redis_version", "unknown"))[:_LONGEST_VERSION]
         numbers = [part for part in version.split(".")[:2] if part.isascii() and part.isdigit()]
         if tuple(map(int, numbers)) < _OLDEST:
             raise Rejected(f"Redis at {self.address} is version {version}: 6.2 or newer is needed")
 
-    def _check_policy(self, memory: str) -> None:
-        facts = dict(line.split(":", 1) for line in memory.splitlines() if ":" in line)
+    def _check_policy(self, facts: dict[str, str]) -> None:
         policy = shown(facts.get("maxmemory_policy", "noeviction"))
         if policy != "noeviction" and not self.address.allow_eviction:
             raise Rejected(
@@ -229,7 +223,7 @@ class Redis:
         if not sent.cancelled() and (error := sent.exception()) is not None:
             _log.error("Redis at %s did not take the renewed token: %s", self.address, error)
 
-    def _ended(self, connection: Connection) -> None:
+    def _ended(self, connection: Multiplexer) -> None:
         if self.connection is not connection:
             return
         self.connection = None
@@ -258,7 +252,7 @@ class Redis:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self.connection is not None:
-            self.connection.abort(f"the handle on Redis at {self.address} was closed")
+            await self.connection.aclose(f"the handle on Redis at {self.address} was closed")
         if self._credentials is not None:
             await self._credentials.aclose()
 
@@ -272,7 +266,7 @@ class Redis:
         if self.connection is not None:
             self._subscribe(self.connection, listener)
 
-    def _subscribe(self, connection: Connection, listener: Listener) -> None:
+    def _subscribe(self, connection: Multiplexer, listener: Listener) -> None:
         sent = connection.send(pack("SUBSCRIBE", listener.channel))
         sent.add_done_callback(self._subscribed)
 
@@ -308,6 +302,11 @@ class Redis:
         STORE_LOSS.labels("redis").inc()
         for callback in self._on_loss:
             callback()
+
+
+def _facts(info: Reply) -> dict[str, str]:
+    """The lines `name:value` of an answer to INFO."""
+    return dict(line.split(":", 1) for line in str(info).splitlines() if ":" in line)
 
 
 class RedisMailbox(LocalMailbox):

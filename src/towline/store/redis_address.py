@@ -1,88 +1,111 @@
-"""Where a Redis is and who we are to it, read from its URL. Secrets never reach a message."""
+"""Where a Redis is and how we log in there, read from its URL.
+
+redis-py reads the URL. Before that, we refuse what it would silently ignore or replace by a
+default. Secrets never reach a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from towline.errors import Rejected
+from towline.errors import MissingExtra, Rejected
 
-_FORM = "redis://[user:password@]host[:port][/database][?allow_eviction=1], or rediss:// for TLS"
+try:
+    from redis.asyncio import connection as redis_py
+except ModuleNotFoundError as missing:
+    raise MissingExtra("redis:// needs redis-py: pip install 'towline[redis]'") from missing
+
+_FORM = (
+    "redis://[user:password@]host[:port][/database][?allow_eviction=1], rediss:// for TLS, or "
+    "unix:///file for a socket"
+)
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
-
-Renewed = Callable[[str, str], None]
-
-
-class CredentialSource(Protocol):
-    """Gives the user name and the password or token of the moment."""
-
-    async def get(self) -> tuple[str, str]: ...
-
-    def on_renewal(self, renewed: Renewed) -> None:
-        """Have `renewed(user, token)` called, in the loop, whenever the token was renewed."""
-        ...
-
-    async def aclose(self) -> None: ...
+_TLS_OPTIONS = frozenset(
+    f"ssl_{name}"
+    for name in (
+        "ca_certs", "ca_path", "certfile", "keyfile", "password", "check_hostname", "min_version",
+        "ciphers",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class FixedCredentials:
-    user: str
-    password: str = field(repr=False)
+class Address:
+    """`options` are what redis-py makes a connection of, without user and password."""
 
-    async def get(self) -> tuple[str, str]:
-        return self.user, self.password
-
-    def on_renewal(self, renewed: Renewed) -> None:
-        """A password of a URL is never renewed."""
-
-    async def aclose(self) -> None:
-        return None
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-    database: int
-    tls: bool
-    allow_eviction: bool
+    kind: type[redis_py.AbstractConnection]
+    options: dict[str, Any] = field(repr=False)
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    allow_eviction: bool = False
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return str(self.options.get("path") or f"{self.options['host']}:{self.options['port']}")
+
+    @property
+    def database(self) -> int:
+        return int(self.options["db"])
+
+    @property
+    def tls(self) -> bool:
+        return issubclass(self.kind, redis_py.SSLConnection)
+
+    def connection(self, user: str | None, password: str | None) -> redis_py.AbstractConnection:
+        """A connection that is not connected yet. It has no deadlines: those are ours."""
+        return self.kind(
+            **self.options,
+            username=user,
+            password=password,
+            protocol=3,
+            client_name="towline",
+            socket_timeout=None,
+            socket_connect_timeout=None,
+            decode_responses=True,
+            encoding_errors="surrogateescape",
+        )
 
 
-def parse_url(url: str) -> tuple[Address, FixedCredentials | None]:
+def parse_url(url: str) -> Address:
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        allowed = _check(parts)
+        given: dict[str, Any] = {**redis_py.parse_url(url)}
     except ValueError:
         # The text of the error may quote a piece of the password.
         raise Rejected(f"the Redis URL cannot be read; its form is {_FORM}") from None
-    if parts.scheme not in ("redis", "rediss") or not host or parts.fragment:
+    given.pop("allow_eviction", None)
+    given.setdefault("db", 0)
+    kind = given.pop("connection_class", redis_py.Connection)
+    if parts.scheme != "unix":
+        given.setdefault("port", 6379)
+        given["socket_keepalive"] = True
+    return Address(kind, given, given.pop("username", None), given.pop("password", None), allowed)
+
+
+def _check(parts: SplitResult) -> bool:
+    """Refuse what redis-py would overlook; whether the server may drop data."""
+    unix = parts.scheme == "unix"
+    place = parts.path if unix else parts.hostname
+    stray = parts.fragment or (unix and parts.hostname)
+    if parts.scheme not in ("redis", "rediss", "unix") or not place or stray:
         raise Rejected(f"a Redis URL has the form {_FORM}; escape #, /, ? and @ in the password")
-    address = Address(
-        host, port or 6379, _database(parts.path), parts.scheme == "rediss", _evicting(parts.query)
-    )
-    if parts.password is None:
-        return address, None
-    return address, FixedCredentials(unquote(parts.username or "default"), unquote(parts.password))
-
-
-def _database(path: str) -> int:
-    name = path.strip("/")
-    if not name:
-        return 0
-    if not (name.isascii() and name.isdigit() and len(name) < 10):
-        raise Rejected(f"the path of a Redis URL is the number of a database; its form is {_FORM}")
-    return int(name)
-
-
-def _evicting(query: str) -> bool:
-    allowed = False
-    for name, value in parse_qsl(query, keep_blank_values=True):
-        if name != "allow_eviction" or value not in _SWITCHES:
-            raise Rejected(f"a Redis URL knows one option, allow_eviction=1, not {name[:50]!r}")
-        allowed = _SWITCHES[value]
-    return allowed
+    known = {"allow_eviction"} | ({"db"} if unix else set())
+    if parts.scheme == "rediss":
+        known |= _TLS_OPTIONS
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    for name, value in options:
+        if name not in known or not value:
+            raise Rejected(
+                f"a Redis URL knows the options {', '.join(sorted(known))}, "
+                f"not {name[:50]!r} as given"
+            )
+    given = dict(options)
+    database = given.get("db", "0") if unix else parts.path.strip("/")
+    if database and not (database.isascii() and database.isdigit() and len(database) < 10):
+        raise Rejected(f"the database of a Redis URL is a number; its form is {_FORM}")
+    switch = given.get("allow_eviction", "0")
+    if switch not in _SWITCHES:
+        raise Rejected(f"allow_eviction in a Redis URL is 1 or 0, not {switch[:50]!r}")
+    return _SWITCHES[switch]

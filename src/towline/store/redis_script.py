@@ -24,7 +24,14 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from towline.errors import Rejected, TowlineError
-from towline.store.redis_wire import Connection, Lost, NoScript, NotAuthenticated, ReadOnly, pack
+from towline.store.redis_multiplexer import (
+    Lost,
+    Multiplexer,
+    NoScript,
+    NotAuthenticated,
+    ReadOnly,
+    pack,
+)
 
 if TYPE_CHECKING:
     from towline.store.redis import Redis
@@ -157,11 +164,10 @@ class Script:
             self._fail(batch, error)
         else:
             sent.add_done_callback(lambda reply: self._landed(batch, reply))
-            if len(batch.calls) == _FULL_BATCH:
-                self._redis.connection.flush()
+            self._redis.connection.flush()
 
     def _send(
-        self, connection: Connection, batch: _Batch, verb: str, script: str
+        self, connection: Multiplexer, batch: _Batch, verb: str, script: str
     ) -> asyncio.Future[Any]:
         def arrived(reply: str) -> None:
             mark, count, now, *lines = reply.split("\n")
