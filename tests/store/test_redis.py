@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import ssl
 import sys
 import time
@@ -221,8 +222,11 @@ async def test_the_database_of_the_url_is_used(own_server: RedisServer) -> None:
 
 
 @asynccontextmanager
-async def played_redis(replies: dict[bytes, bytes]) -> AsyncIterator[str]:
+async def played_redis(
+    replies: dict[bytes, bytes], hang_up_after: int | None = None
+) -> AsyncIterator[str]:
     """A server that knows these commands and says OK to all others; its URL."""
+    heard = itertools.count(1)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         commands = hiredis.Reader()
@@ -231,6 +235,8 @@ async def played_redis(replies: dict[bytes, bytes]) -> AsyncIterator[str]:
                 commands.feed(data)
                 while (command := commands.gets()) is not False:
                     writer.write(replies.get(command[0], b"+OK\r\n"))
+                    if next(heard) == hang_up_after:
+                        return
 
     async with await asyncio.start_server(answer, LOOPBACK, 0) as server:
         yield f"redis://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
@@ -258,6 +264,19 @@ async def test_a_server_with_too_many_clients_is_unavailable() -> None:
     async with played_redis({b"HELLO": b"-ERR max number of clients reached\r\n"}) as url:
         with pytest.raises(Unavailable, match="max number of clients"):
             await a_redis(url).connect()
+
+
+async def test_a_server_that_hangs_up_after_the_greeting_is_left() -> None:
+    """Whenever it does so, a later call has a connection that lives."""
+    info = b"$21\r\nredis_version:7.2.4\r\n\r\n"
+    for commands in range(1, 8):
+        async with played_redis({b"HELLO": HELLO, b"INFO": info}, commands) as url:
+            redis = a_redis(url)
+            for _ in range(2):  # the second one may still go to the connection that ends
+                with suppress(Unavailable):
+                    await redis.call("PING")
+            assert await redis.call("PING") == "OK"
+            await redis.aclose()
 
 
 async def test_a_stranger_who_is_not_redis_is_unavailable() -> None:
@@ -323,7 +342,7 @@ def test_without_redis_py_one_line_says_what_to_install(
 async def test_tls_is_verified(
     proxy: FaultProxy, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A certificate of an unknown authority is refused, a known one is served."""
+    """An unknown authority is refused; one that the URL or the system names is served."""
     certificate = self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
@@ -336,6 +355,9 @@ async def test_tls_is_verified(
         url = f"rediss://{LOOPBACK}:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(Unavailable, match="certificate"):
             await a_redis(url).connect()
+        named = a_redis(f"{url}?ssl_ca_certs={certificate}")
+        assert await named.call("PING") == "PONG"
+        await named.aclose()
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         redis = a_redis(url)
         assert await redis.call("PING") == "PONG"

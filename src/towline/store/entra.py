@@ -1,9 +1,11 @@
 """Redis with Microsoft Entra ID: short-lived tokens instead of a password.
 
-The token service is asked on a thread, because its client blocks. A token is renewed after seven
-tenths of its life and presented on the live connection, so the server never drops us. If the
-service does not answer then, we ask again until it does; a renewal that dies silently would only
-show when the token has expired.
+`redis-entraid` gets the tokens. It is asked on a thread, because it blocks. A token is renewed
+after seven tenths of its life and presented on the live connection, so the server never drops us.
+If the service does not answer then, we ask again until it does.
+
+The streaming provider of `redis-entraid` is not used: it blocks the event loop while it asks, and
+one renewal that fails ends all later ones, which only shows when the token has expired.
 """
 
 from __future__ import annotations

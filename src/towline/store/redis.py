@@ -26,6 +26,7 @@ from towline.ports.clock import Clock
 from towline.store.mailbox import LocalMailbox
 from towline.store.redis_address import parse_url
 from towline.store.redis_multiplexer import (
+    Lost,
     Multiplexer,
     Reply,
     error_of_connecting,
@@ -83,6 +84,7 @@ class Redis:
         """All handles on one connection belong to its loop."""
         self.connection: Multiplexer | None = None
         """The live connection, if there is one at this moment."""
+        self._newest: Multiplexer | None = None
         self._credentials = credentials
         if self._credentials is not None:
             self._credentials.on_renewal(self._authenticate_again)
@@ -170,7 +172,7 @@ class Redis:
                     raise
                 # A server that says our password back is not quoted.
                 raise type(error)(str(error).replace(password, "***")) from None
-        self.connection = connection
+        self.connection = self._newest = connection
         for listener in self._listeners.values():
             self._subscribe(connection, listener)
             listener.wake_all()
@@ -192,6 +194,8 @@ class Redis:
             )
             self._check_version(_facts(server))
             self._check_policy(_facts(memory))
+            if connection.ended:
+                raise Lost(f"Redis at {self.address} closed the connection")
         except BaseException:
             await connection.aclose("the connection was refused")
             raise
@@ -251,8 +255,8 @@ class Redis:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self.connection is not None:
-            await self.connection.aclose(f"the handle on Redis at {self.address} was closed")
+        if self._newest is not None:
+            await self._newest.aclose(f"the handle on Redis at {self.address} was closed")
         if self._credentials is not None:
             await self._credentials.aclose()
 

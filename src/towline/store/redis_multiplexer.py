@@ -67,7 +67,7 @@ class NotAuthenticated(Rejected):
 
 
 def pack(*words: str | int) -> bytes:
-    """Encode a command. hiredis takes a tenth of the time that redis-py's own code takes."""
+    """Encode a command. hiredis takes a seventh of the time that redis-py's own code takes."""
     try:
         # The stub of hiredis asks for a tuple of length one.
         return cast("bytes", pack_command(words))  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ class Multiplexer:
                 except _REFUSALS as error:
                     reply = error_of(error)
                 self._take(reply)
-        except exceptions.ConnectionError as error:
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
             self.end(f"Redis at {self._place} closed the connection: {shown(str(error))}")
         except Exception as error:
             trouble = shown(f"{type(error).__name__}: {error}")
