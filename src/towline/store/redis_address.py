@@ -22,13 +22,11 @@ _FORM = (
     "unix:///file for a socket"
 )
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
-_TLS_OPTIONS = frozenset(
-    f"ssl_{name}"
-    for name in (
-        "ca_certs", "ca_path", "certfile", "keyfile", "password", "check_hostname", "min_version",
-        "ciphers",
-    )
-)  # fmt: skip
+_TLS_OPTIONS = {
+    "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_min_version",
+    "ssl_ciphers",
+}  # fmt: skip
+"""Those that every version of redis-py has. A server without a valid certificate is never taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,8 @@ def parse_url(url: str) -> Address:
         parts = urlsplit(url)
         allowed = _check(parts)
         given: dict[str, Any] = {**redis_py.parse_url(url)}
+        if "ssl_min_version" in given:  # a text in older versions of redis-py
+            given["ssl_min_version"] = int(given["ssl_min_version"])
     except ValueError:
         # The text of the error may quote a piece of the password.
         raise Rejected(f"the Redis URL cannot be read; its form is {_FORM}") from None

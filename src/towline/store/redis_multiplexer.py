@@ -140,21 +140,28 @@ class Multiplexer:
 
     # ------------------------------------------------------------------ sending
 
-    def send(self, command: bytes, witness: Witness | None = None) -> asyncio.Future[Reply]:
-        """Queue a packed command; `witness` sees its reply before later replies are read."""
+    def send(
+        self, command: bytes, witness: Witness | None = None, *, at_once: bool = False
+    ) -> asyncio.Future[Reply]:
+        """Send a packed command, with the others of this turn of the loop or at once.
+
+        `witness` sees its reply before later replies are read.
+        """
         future: asyncio.Future[Reply] = self._loop.create_future()
         if self.ended:
             future.set_exception(Lost(f"the connection to Redis at {self._place} has ended"))
             return future
-        if not self._outgoing:
-            self._loop.call_soon(self.flush)
+        if not self._outgoing and not at_once:
+            self._loop.call_soon(self._flush)
         self._outgoing.append(command)
         self._awaiting.append((future, self._loop.time(), witness))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout, self._look_at_oldest)
+        if at_once:
+            self._flush()
         return future
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         commands, self._outgoing = self._outgoing, []
         if commands and not self.ended:
             self._writer.write(b"".join(commands))

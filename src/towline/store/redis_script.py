@@ -164,7 +164,6 @@ class Script:
             self._fail(batch, error)
         else:
             sent.add_done_callback(lambda reply: self._landed(batch, reply))
-            self._redis.connection.flush()
 
     def _send(
         self, connection: Multiplexer, batch: _Batch, verb: str, script: str
@@ -175,7 +174,7 @@ class Script:
             batch.succeed(int(now), lines)
 
         return connection.send(
-            pack(verb, script, *batch.words(self._redis.clock.shift_us())), arrived
+            pack(verb, script, *batch.words(self._redis.clock.shift_us())), arrived, at_once=True
         )
 
     def _landed(self, batch: _Batch, reply: asyncio.Future[Any]) -> None:
