@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis.auth.idp import IdentityProviderInterface
+from redis.auth.token import SimpleToken
 
 from tests.servers import RedisServer, redis_command
 from towline.errors import MissingExtra, Rejected, Unavailable
@@ -18,23 +20,7 @@ PATIENCE = 10.0
 USER = "5f2b0c1e-oid"
 
 
-class IssuedToken:
-    def __init__(self, value: str, user: str | None, seconds: float) -> None:
-        self._value = value
-        self._user = user
-        self._expires_ms = (time.time() + seconds) * 1000
-
-    def get_value(self) -> str:
-        return self._value
-
-    def try_get(self, key: str) -> str | None:
-        return self._user if key == "oid" else None
-
-    def get_expires_at_ms(self) -> float:
-        return self._expires_ms
-
-
-class TokenService:
+class TokenService(IdentityProviderInterface):
     """Issues tokens and, as Azure does, makes the Redis accept them."""
 
     def __init__(self, server: RedisServer) -> None:
@@ -47,7 +33,7 @@ class TokenService:
         self._loop = asyncio.get_running_loop()
         self.silence: threading.Event | None = None
 
-    def request_token(self, force_refresh: bool = False) -> IssuedToken:
+    def request_token(self, force_refresh: bool = False) -> SimpleToken:
         if self.silence is not None:
             self.silence.wait(PATIENCE)
         if self.failing:
@@ -57,7 +43,9 @@ class TokenService:
         self._accept_only(value)
         self.issued.append(value)
         self._loop.call_soon_threadsafe(self._issues.put_nowait, value)
-        return IssuedToken(value, self.user, self.life_seconds)
+        now_ms = time.time() * 1000
+        claims = {} if self.user is None else {"oid": self.user}
+        return SimpleToken(value, now_ms + self.life_seconds * 1000, now_ms, claims)
 
     async def issues(self, value: str) -> None:
         """Wait until this token has been issued."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from towline.errors import MissingExtra, Rejected, Unavailable
 from towline.ports.clock import Clock
@@ -22,8 +21,11 @@ from towline.store.clock import SystemClock
 _MISSING = "Redis with Entra ID credentials needs an extra: pip install 'towline[entra]'"
 
 try:
+    from redis.auth.idp import IdentityProviderInterface
+    from redis.auth.token import TokenInterface
+
     from towline.store.redis import Redis
-except MissingExtra as missing:
+except (ModuleNotFoundError, MissingExtra) as missing:
     raise MissingExtra(_MISSING) from missing
 
 _SCOPE = "https://redis.azure.com/.default"
@@ -31,22 +33,6 @@ _RENEW_AT = 0.7
 _SHORTEST_PAUSE, _FIRST_RETRY, _LONGEST_RETRY = 0.1, 1.0, 30.0
 
 _log = logging.getLogger("towline.store")
-
-
-class Token(Protocol):
-    """A token as `redis-entraid` gives it."""
-
-    def get_value(self) -> str: ...
-
-    def try_get(self, key: str) -> str | None: ...
-
-    def get_expires_at_ms(self) -> float: ...
-
-
-class IdentityProvider(Protocol):
-    """Any identity provider of `redis-entraid`."""
-
-    def request_token(self, force_refresh: bool = False) -> Token: ...
 
 
 def connect_redis(
@@ -59,7 +45,7 @@ def connect_redis(
     allow_eviction: bool = False,
     timeout: float = 5.0,
     clock: Clock | None = None,
-    identity_provider: IdentityProvider | None = None,
+    identity_provider: IdentityProviderInterface | None = None,
 ) -> Redis:
     """A Redis that knows us by Entra ID; it connects at its first use.
 
@@ -74,7 +60,7 @@ def connect_redis(
     return Redis(url, clock=clock, timeout=timeout, credentials=EntraCredentials(provider, clock))
 
 
-def _of_the_environment(azure_client_id: str | None) -> IdentityProvider:
+def _of_the_environment(azure_client_id: str | None) -> IdentityProviderInterface:
     try:
         from azure.identity import DefaultAzureCredential
         from redis_entraid.identity_provider import DefaultAzureCredentialProvider
@@ -82,14 +68,14 @@ def _of_the_environment(azure_client_id: str | None) -> IdentityProvider:
         raise MissingExtra(_MISSING) from missing
     # Passed as None, the id would hide AZURE_CLIENT_ID of the environment.
     chosen = {"managed_identity_client_id": azure_client_id} if azure_client_id else {}
-    provider: IdentityProvider = DefaultAzureCredentialProvider(
+    provider: IdentityProviderInterface = DefaultAzureCredentialProvider(
         DefaultAzureCredential(**chosen), (_SCOPE,)
     )
     return provider
 
 
 class EntraCredentials:
-    def __init__(self, provider: IdentityProvider, clock: Clock) -> None:
+    def __init__(self, provider: IdentityProviderInterface, clock: Clock) -> None:
         self._provider = provider
         self._clock = clock
         self._renewed: Callable[[str, str], None] | None = None
@@ -109,7 +95,7 @@ class EntraCredentials:
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
 
-    async def _request(self, *, force: bool) -> Token:
+    async def _request(self, *, force: bool) -> TokenInterface:
         try:
             token = await asyncio.to_thread(self._provider.request_token, force)
         except Exception as error:
@@ -118,10 +104,10 @@ class EntraCredentials:
             raise Unavailable("Entra ID gave a token that has already expired")
         return token
 
-    def _seconds_left(self, token: Token) -> float:
+    def _seconds_left(self, token: TokenInterface) -> float:
         return token.get_expires_at_ms() / 1e3 - self._clock.now_us() / 1e6
 
-    async def _keep_fresh(self, token: Token) -> None:
+    async def _keep_fresh(self, token: TokenInterface) -> None:
         retry = _FIRST_RETRY
         pause = self._seconds_left(token) * _RENEW_AT
         while True:
@@ -138,7 +124,7 @@ class EntraCredentials:
                 pause = self._seconds_left(token) * _RENEW_AT
 
 
-def _user_of(token: Token) -> str:
+def _user_of(token: TokenInterface) -> str:
     user = token.try_get("oid")
     if not user:
         raise Rejected("the Entra ID token has no oid claim, which is the Redis user's name")

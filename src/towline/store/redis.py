@@ -18,7 +18,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from towline.errors import Rejected, TowlineError, Transient, Unavailable
 from towline.loop_guard import LoopGuard
@@ -35,6 +35,9 @@ from towline.store.redis_multiplexer import (
 )
 from towline.store.redis_script import Script
 from towline.telemetry import STORE_LOSS
+
+if TYPE_CHECKING:
+    from towline.store.entra import EntraCredentials
 
 _OLDEST = (6, 2)
 _LONGEST_VERSION = 40
@@ -56,18 +59,6 @@ class Listener(Protocol):
     def wake_all(self) -> None: ...
 
 
-class CredentialSource(Protocol):
-    """Gives the user name and the token of the moment."""
-
-    async def get(self) -> tuple[str, str]: ...
-
-    def on_renewal(self, renewed: Callable[[str, str], None]) -> None:
-        """Have `renewed(user, token)` called, in the loop, whenever the token was renewed."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-
 class Redis:
     def __init__(
         self,
@@ -75,7 +66,7 @@ class Redis:
         *,
         clock: Clock,
         timeout: float = 5.0,
-        credentials: CredentialSource | None = None,
+        credentials: EntraCredentials | None = None,
     ) -> None:
         self.address = parse_url(url)
         self.clock = clock
@@ -187,7 +178,7 @@ class Redis:
             if isinstance(error, Exception):
                 raise error_of_connecting(error, str(self.address)) from error
             raise
-        connection = Multiplexer(wire, str(self.address), self.timeout, self._heard, self._ended)
+        connection = Multiplexer(wire, self)
         try:
             server, memory = await asyncio.gather(
                 connection.send(pack("INFO", "server")), connection.send(pack("INFO", "memory"))
@@ -227,7 +218,7 @@ class Redis:
         if not sent.cancelled() and (error := sent.exception()) is not None:
             _log.error("Redis at %s did not take the renewed token: %s", self.address, error)
 
-    def _ended(self, connection: Multiplexer) -> None:
+    def ended(self, connection: Multiplexer) -> None:
         if self.connection is not connection:
             return
         self.connection = None
@@ -278,7 +269,7 @@ class Redis:
         if not sent.cancelled() and (error := sent.exception()) is not None:
             _log.warning("Redis at %s refused a subscription: %s", self.address, error)
 
-    def _heard(self, channel: str, topic: str) -> None:
+    def heard(self, channel: str, topic: str) -> None:
         listener = self._listeners.get(channel)
         if listener is not None:
             listener.deliver(topic)

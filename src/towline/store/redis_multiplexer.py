@@ -18,7 +18,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from towline.errors import MissingExtra, Rejected, StoreFull, TowlineError, Transient, Unavailable
 
@@ -28,6 +28,9 @@ try:
     from redis.asyncio.connection import AbstractConnection
 except ModuleNotFoundError as missing:
     raise MissingExtra("redis:// needs redis-py: pip install 'towline[redis]'") from missing
+
+if TYPE_CHECKING:
+    from towline.store.redis import Redis
 
 _LAST_LOOK_SECONDS = 0.01
 _LONGEST_WORDS = 300
@@ -116,22 +119,14 @@ def shown(text: str) -> str:
 class Multiplexer:
     """`connection` is connected; from now on it belongs to the multiplexer."""
 
-    def __init__(
-        self,
-        connection: AbstractConnection,
-        place: str,
-        timeout: float,
-        on_message: Callable[[str, str], None],
-        on_end: Callable[[Multiplexer], None],
-    ) -> None:
+    def __init__(self, connection: AbstractConnection, redis: Redis) -> None:
         self.ended = False
         self._connection = connection
         # redis-py offers no way to write without waiting, so we take its writer.
         self._writer = cast("asyncio.StreamWriter", connection._writer)
-        self._place = place
-        self._timeout = timeout
-        self._on_message = on_message
-        self._on_end = on_end
+        self._redis = redis
+        self._place = str(redis.address)
+        self._timeout = redis.timeout
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[bytes] = []
         self._awaiting: deque[tuple[asyncio.Future[Reply], float, Witness | None]] = deque()
@@ -204,29 +199,25 @@ class Multiplexer:
 
     def _is_confirmation(self, push: list[str]) -> bool:
         if push[0] == "message":
-            self._on_message(push[1], push[2])
+            self._redis.heard(push[1], push[2])
         return push[0] == "subscribe"
 
     # ------------------------------------------------------------------ time
 
-    def _look_at_oldest(self) -> None:
+    def _look_at_oldest(self, late: asyncio.Future[Reply] | None = None) -> None:
         self._timer = None
         if self.ended or not self._awaiting:
             return
         oldest, sent_at, _ = self._awaiting[0]
+        if oldest is late:
+            self.end(f"Redis at {self._place} did not answer within {self._timeout:g} s")
+            return
         remaining = sent_at + self._timeout - self._loop.time()
         if remaining > 0:
             self._timer = self._loop.call_later(remaining, self._look_at_oldest)
         else:
             # A loop that was blocked runs its timers before it reads what has long arrived.
-            self._timer = self._loop.call_later(_LAST_LOOK_SECONDS, self._give_up, oldest)
-
-    def _give_up(self, oldest: asyncio.Future[Reply]) -> None:
-        self._timer = None
-        if self._awaiting and self._awaiting[0][0] is oldest:
-            self.end(f"Redis at {self._place} did not answer within {self._timeout:g} s")
-        else:
-            self._look_at_oldest()
+            self._timer = self._loop.call_later(_LAST_LOOK_SECONDS, self._look_at_oldest, oldest)
 
     # ------------------------------------------------------------------ the end
 
@@ -238,7 +229,7 @@ class Multiplexer:
         self._writer.transport.abort()
         if self._timer is not None:
             self._timer.cancel()
-        self._on_end(self)
+        self._redis.ended(self)
         while self._awaiting:
             future = self._awaiting.popleft()[0]
             if not future.done():
