@@ -18,7 +18,7 @@ except ModuleNotFoundError as missing:
     raise MissingExtra("redis:// needs redis-py: pip install 'towline[redis]'") from missing
 
 _FORM = (
-    "redis://[user:password@]host[:port][/database][?allow_eviction=1], rediss:// for TLS, or "
+    "redis://[user:password@]host[:port][/database][?allow_eviction=1], or rediss:// for TLS, or "
     "unix:///file for a socket"
 )
 _SWITCHES = {"1": True, "true": True, "0": False, "false": False}
