@@ -14,7 +14,8 @@ from towline.cli.pull_texts import head, is_observed, line, show_event, why
 from towline.core.explaining import Note, budget_told, lateness, spoken
 
 if TYPE_CHECKING:
-    from towline.web.pull_models import EventOut, PullStatus
+    from towline.web.pull_models import EventOut
+    from towline.web.pull_status import PullStatus
 
 _INDENT: Final = " " * 21
 _BY_SOMEBODY: Final = ("PR_OPENED", "PR_CLOSED", "PR_MERGED", "MERGE_SUCCEEDED", "BRANCH_UPDATED")

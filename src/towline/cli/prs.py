@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from towline.cli.explain_texts import Told
     from towline.core.sweep_policy import TowPolicy
     from towline.ports.pulls import PullStore
-    from towline.web.pull_models import PullStatus
+    from towline.web.pull_status import PullStatus
 
 Config = Annotated[
     Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
@@ -149,7 +149,7 @@ async def _told(config: Path | None, text: str) -> Told:
     from towline.cli.explain_texts import Told
     from towline.core.explaining import notes_on, when_next
     from towline.web.fleet import full_name, story_of
-    from towline.web.pull_models import pull_status
+    from towline.web.pull_status import pull_status
 
     name, number = ref_of(text)
     async with _opened(config) as opened:

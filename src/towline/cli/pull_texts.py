@@ -13,7 +13,8 @@ from rich.text import Text
 from towline.cli.listing import Column, clean, coloured, show_rows, terminal
 
 if TYPE_CHECKING:
-    from towline.web.pull_models import EventOut, PullStatus
+    from towline.web.pull_models import EventOut
+    from towline.web.pull_status import PullStatus
 
 _COLOURS: Final = {
     "MERGED": "green",

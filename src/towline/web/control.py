@@ -18,6 +18,7 @@ from towline.web import (
     inbox_routes,
     problems,
     pull_routes,
+    pull_status,
     reconciler_routes,
     run_routes,
     session_routes,
@@ -77,6 +78,7 @@ def create_control_app(
         generate_unique_id_function=operation_id,
     )
     app.state.control = Control(inbox, jobs, keyring, clock, audit, cooldown_us, ready, bell, hours)
+    app.state.keyring = keyring
     app.state.measure = measure
     problems.install(app, beside or {})
     app.include_router(_router)
@@ -85,6 +87,7 @@ def create_control_app(
     if tow is not None:
         app.state.tow = tow
         app.include_router(pull_routes.router)
+        app.include_router(pull_status.router)
         app.include_router(reconciler_routes.router)
     if runs is not None:
         app.state.runs = runs

@@ -51,7 +51,7 @@ class Needs:
         api_key: Annotated[str | None, Security(_API_KEY)],
     ) -> Principal:
         """The two last arguments are for the OpenAPI; the keyring reads the headers itself."""
-        keyring = control_of(request).keyring
+        keyring: Keyring = request.app.state.keyring
         return await keyring.check(request.scope["headers"], self._scope, peer_of(request.scope))
 
 

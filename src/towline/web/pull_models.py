@@ -11,20 +11,17 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
-from towline.core.budgets import LIFETIME_FACTOR, STRATEGIES, Counts, Strategy
 from towline.core.commands import COMMANDS
-from towline.core.escalation import ESCALATED
 from towline.core.lifecycle import TERMINAL, WAITING_FOR, State
 from towline.core.staleness import is_stale
-from towline.core.sweep import as_stored, case_of, diagnosed, history_of
-from towline.core.sweep_policy import RepoPolicy, TowPolicy
+from towline.core.sweep_policy import RepoPolicy
 from towline.ports.pulls import PullEvent, PullRecord
 from towline.web.control_models import MOST_OF_A_PAGE, moment
 
 LONGEST_NAME: Final = 300
 LARGEST_NUMBER: Final = 2**53 - 1
 MOST_OF_A_BATCH: Final = 500
-_STUCK: Final = "NEEDS_INTERVENTION"
+STUCK: Final = "NEEDS_INTERVENTION"
 _REF: Final = re.compile(r"(?P<repo>[^\s#]{1,300})#(?P<number>[1-9][0-9]{0,15})")
 
 
@@ -154,15 +151,6 @@ class BatchAnswer(BaseModel):
     results: list[BatchItem]
 
 
-class Tries(BaseModel):
-    """`used` of `max`; a count may start anew, `lifetime` never does."""
-
-    used: int
-    max: int
-    lifetime: int
-    lifetime_max: int
-
-
 class EventOut(BaseModel):
     event_type: str
     at: datetime
@@ -208,17 +196,6 @@ class PullOut(BaseModel):
     links: Links
 
 
-class PullStatus(PullOut):
-    """A pull request with its budgets and everything that happened to it."""
-
-    last_decision: Mapping[str, Any] | None = Field(
-        description="The reconciler's last diagnosis, and what came of it."
-    )
-    retry_counts: Mapping[Strategy, Tries]
-    events: list[EventOut] = Field(description="Oldest first.")
-    more_events: bool = Field(description="Whether there are more than are shown.")
-
-
 class PullPage(BaseModel):
     """By repository and number. `next` goes into `cursor` to get the page after; null on the last.
 
@@ -248,7 +225,7 @@ def parsed_ref(text: str) -> Stored | None:
 
 
 def pull_out(record: PullRecord, policy: RepoPolicy, now_us: int) -> PullOut:
-    return PullOut(**_fields(record, policy, now_us), diagnosis=current_diagnosis(record))
+    return PullOut(**fields_of(record, policy, now_us), diagnosis=current_diagnosis(record))
 
 
 class Story(NamedTuple):
@@ -260,26 +237,6 @@ class Story(NamedTuple):
     """How often one for the same vulnerability was closed for another."""
 
 
-def pull_status(record: PullRecord, tow: TowPolicy, now_us: int, story: Story) -> PullStatus:
-    policy = tow.of(record.ref.repo)
-    diagnosis = current_diagnosis(record) or diagnosis_now(
-        record,
-        policy,
-        now_us,
-        story.events,
-        reopened=story.reopened,
-        heal_unlisted=tow.heal_unlisted,
-    )
-    return PullStatus(
-        **_fields(record, policy, now_us),
-        diagnosis=diagnosis,
-        last_decision=record.diagnosis,
-        retry_counts=tries_of(record.counts, record.lifetime, policy.budgets, story.reopened),
-        events=[event_out(event) for event in story.events],
-        more_events=story.more_events,
-    )
-
-
 def event_out(event: PullEvent) -> EventOut:
     return EventOut(
         event_type=event.event_type,
@@ -287,22 +244,6 @@ def event_out(event: PullEvent) -> EventOut:
         source=event.source,
         payload=event.payload,
     )
-
-
-def tries_of(
-    counts: Counts, lifetime: Counts, budgets: Counts, reopened: int
-) -> dict[Strategy, Tries]:
-    used = {strategy: counts.get(strategy, 0) for strategy in STRATEGIES}
-    used["close_and_reopen"] = max(used["close_and_reopen"], reopened)
-    return {
-        strategy: Tries(
-            used=used[strategy],
-            max=budgets[strategy],
-            lifetime=max(lifetime.get(strategy, 0), used[strategy]),
-            lifetime_max=budgets[strategy] * LIFETIME_FACTOR,
-        )
-        for strategy in STRATEGIES
-    }
 
 
 def current_diagnosis(record: PullRecord) -> Mapping[str, Any] | None:
@@ -313,58 +254,16 @@ def current_diagnosis(record: PullRecord) -> Mapping[str, Any] | None:
     stored = record.diagnosis
     if stored is None or record.state in TERMINAL:
         return None
-    if record.state == _STUCK:
-        return stored if stored.get("next_action") == _STUCK else None
+    if record.state == STUCK:
+        return stored if stored.get("next_action") == STUCK else None
     if stored.get("state", record.state) != record.state:
         return None
     at = stored.get("at")
     return stored if isinstance(at, int | float) and at >= record.since_us / 1e6 else None
 
 
-def diagnosis_now(
-    record: PullRecord,
-    policy: RepoPolicy,
-    now_us: int,
-    events: Sequence[PullEvent],
-    *,
-    reopened: int,
-    heal_unlisted: bool,
-) -> Mapping[str, Any] | None:
-    """By what is known without asking the forge; None when its life has ended."""
-    if record.state in TERMINAL:
-        return None
-    if record.state == _STUCK:
-        return _why_a_person(events)
-    facts = record.facts
-    case = case_of(
-        record,
-        facts,
-        history_of(events),
-        transient=facts.transient is True,
-        evidence=facts.evidence,
-        reopened=reopened,
-    )
-    now = now_us / 1e6
-    diagnosis = diagnosed(case, now, policy, heal_unlisted=heal_unlisted)
-    return as_stored(diagnosis, record.state, now, "undecided")
-
-
-def _why_a_person(events: Sequence[PullEvent]) -> Mapping[str, Any]:
-    """As the log has it."""
-    told: Mapping[str, object] = next(
-        (event.payload for event in reversed(events) if event.event_type == ESCALATED), {}
-    )
-    return {
-        "rule": told.get("rule"),
-        "reason": told.get("reason") or "a person is needed",
-        "evidence": told.get("evidence") or "",
-        "next_action": _STUCK,
-        "budget_left": None,
-        "otherwise": None,
-    }
-
-
-def _fields(record: PullRecord, policy: RepoPolicy, now_us: int) -> dict[str, Any]:
+def fields_of(record: PullRecord, policy: RepoPolicy, now_us: int) -> dict[str, Any]:
+    """What the page of the fleet and the page of one pull request both show."""
     remedied = record.last_remediation_us
     ref = record.ref
     path = f"/api/pr/{ref.repo}/{ref.number}"

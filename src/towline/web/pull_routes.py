@@ -14,7 +14,7 @@ from towline.ports.pulls import PullRecord, PullStore
 from towline.web.answers import Problem
 from towline.web.auth import Principal
 from towline.web.control_access import Commander, Control, Reader, TheControl
-from towline.web.fleet import Ambiguous, BadCursor, Fleet, NoSuchRepo, Wanted, full_name, story_of
+from towline.web.fleet import Ambiguous, BadCursor, Fleet, NoSuchRepo, Wanted, full_name
 from towline.web.json_body import JsonBody
 from towline.web.problems import documented, problem_of
 from towline.web.pull_models import (
@@ -32,7 +32,6 @@ from towline.web.pull_models import (
     PullLimit,
     PullPage,
     PullStateFilter,
-    PullStatus,
     Repo,
     RepoFilter,
     RuleFilter,
@@ -42,7 +41,6 @@ from towline.web.pull_models import (
     StalePage,
     parsed_ref,
     pull_out,
-    pull_status,
 )
 from towline.web.repeatable import Again, same_again
 from towline.web.tow_access import TheTow, Tow
@@ -50,9 +48,9 @@ from towline.web.tow_access import TheTow, Tow
 router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
 _command = JsonBody(CommandBody)
 _batch = JsonBody(BatchBody)
-_UNKNOWN: Final = ("unknown_pull", "unknown_repo")
+UNKNOWN: Final = ("unknown_pull", "unknown_repo")
 _REFUSALS: Final = documented(
-    400, 408, 413, *_UNKNOWN, "ambiguous", "not_now", "no_credentials", 422, "unknown_command",
+    400, 408, 413, *UNKNOWN, "ambiguous", "not_now", "no_credentials", 422, "unknown_command",
     "too_many",
 )  # fmt: skip
 
@@ -63,7 +61,7 @@ async def _command_for(request: Request, tow: TheTow, number: Number) -> Command
         return await _command(request)
     except (Problem, RequestValidationError):
         place = request.path_params
-        await _found(tow.pulls, place.get("repo") or "{owner}/{name}".format_map(place), number)
+        await found_pull(tow.pulls, place.get("repo") or "{owner}/{name}".format_map(place), number)
         raise
 
 
@@ -195,34 +193,8 @@ async def order_by_any_name(
     return await give_order(control, tow, commander, repo, number, body.command, again)
 
 
-@router.get(
-    "/pr/{owner}/{name}/{number}/status",
-    operation_id="show_pull",
-    summary="Show a pull request",
-    responses=documented(*_UNKNOWN, "ambiguous"),
-)
-async def status(
-    control: TheControl, tow: TheTow, reader: Reader, owner: Owner, name: Name, number: Number
-) -> PullStatus:
-    """Where a pull request stands, why, what is next, and everything that happened to it."""
-    return await _status(control, tow, f"{owner}/{name}", number)
-
-
-@router.get("/pr/{repo:path}/{number}/status", include_in_schema=False)
-async def status_by_any_name(
-    control: TheControl, tow: TheTow, reader: Reader, repo: Repo, number: Number
-) -> PullStatus:
-    """The same by a bare name, or by one with nested groups."""
-    return await _status(control, tow, repo, number)
-
-
-async def _status(control: Control, tow: Tow, name: str, number: int) -> PullStatus:
-    record = await _found(tow.pulls, name, number)
-    story = await story_of(tow.pulls, record)
-    return pull_status(record, tow.policy, control.clock.now_us(), story)
-
-
-async def _found(pulls: PullStore, name: str, number: int) -> PullRecord:
+async def found_pull(pulls: PullStore, name: str, number: int) -> PullRecord:
+    """The record; a `Problem` where the name or the number stands for nothing."""
     try:
         repo = await full_name(pulls, name)
     except TowlineError as error:

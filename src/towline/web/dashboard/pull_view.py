@@ -10,7 +10,8 @@ from towline.core.lifecycle import TERMINAL
 from towline.core.sweep_policy import TowPolicy
 from towline.ports.pulls import PullEvent, PullRecord
 from towline.web.dashboard.timeline import Drawing, Span, drawn, life_of
-from towline.web.pull_models import PullStatus, Story, pull_status
+from towline.web.pull_models import Story
+from towline.web.pull_status import PullStatus, pull_status
 
 EVENTS_A_PAGE: Final = 50
 _TELLING: Final = 1_000
