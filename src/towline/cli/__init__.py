@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -16,13 +15,12 @@ from towline.cli import (
     bench,
     command,
     doctor,
+    extensions,
     init,
     prs,
     reconcile,
     runs,
     score,
-    sim,
-    simulate,
     tune,
 )
 from towline.cli.keys import keys
@@ -32,6 +30,7 @@ from towline.cli.output import (
     write_what_waits,
 )
 from towline.cli.sessions import sessions
+from towline.cli.stopping import end_at_once_when_stopped
 from towline.errors import TowlineError
 
 T = TypeVar("T")
@@ -55,11 +54,10 @@ reconcile.register(app)
 tune.register(app)
 score.register(app)
 runs.register(app)
-sim.register(app)
 doctor.register(app)
 init.register(app)
-simulate.register(app)
 bench.register(app)
+extensions.register(app)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The settings file; towline.toml if not given.")
@@ -90,7 +88,7 @@ def serve(
     config: ConfigOption = None,
 ) -> None:
     """Take in webhooks and submissions, and work on them, until stopped."""
-    _may_be_stopped_before_it_begins()
+    end_at_once_when_stopped()
     from towline.cli.serve import run
 
     run(config, host, port)
@@ -99,28 +97,10 @@ def serve(
 @app.command("worker")
 def worker(config: ConfigOption = None) -> None:
     """Work on jobs, without listening for webhooks, until stopped."""
-    _may_be_stopped_before_it_begins()
+    end_at_once_when_stopped()
     from towline.cli.worker import run
 
     run(config)
-
-
-@app.command("demo")
-def demo(
-    port: Annotated[int | None, typer.Option(help="The port; 0 for any free one.")] = None,
-    speed: Annotated[float, typer.Option(help="How many seconds pass there in one.")] = 60.0,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the dashboard in a browser.")
-    ] = True,
-    seconds: Annotated[
-        float | None, typer.Option("--for", help="End by itself after so many seconds.")
-    ] = None,
-) -> None:
-    """Watch the real service tow a simulated fleet, an hour a minute; needs no account."""
-    _may_be_stopped_before_it_begins()
-    from towline.cli.demo import run
-
-    run(port, speed, browser, seconds)
 
 
 @app.callback(invoke_without_command=True)
@@ -132,11 +112,6 @@ def _root(
 
         typer.echo(__version__)
         raise typer.Exit
-
-
-def _may_be_stopped_before_it_begins() -> None:
-    """There is nothing to finish yet: until the service listens for the signal, it just ends."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

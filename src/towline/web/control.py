@@ -31,6 +31,7 @@ from towline.web.dashboard.desk import Desk
 from towline.web.dashboard.pages import HOME
 from towline.web.openapi import operation_id
 from towline.web.openapi_page import CONTENT_SECURITY_POLICY, page_of
+from towline.web.problem_docs import documented
 from towline.web.readiness import Readiness
 from towline.web.scraping import figures, is_from_here, measured
 from towline.web.tow_access import Tow
@@ -112,7 +113,7 @@ async def get_health() -> Health:
 
 
 @_router.head("/readyz", include_in_schema=False)
-@_router.get("/readyz", tags=["service"], responses=problems.documented("not_ready"))
+@_router.get("/readyz", tags=["service"], responses=documented("not_ready"))
 async def get_readiness(control: TheControl) -> Ready:
     """Ready for work: everything that work needs takes a write; else 503 names what does not."""
     return Ready(parts=await control.ready.check())
@@ -122,7 +123,7 @@ async def get_readiness(control: TheControl) -> Ready:
     "/metrics",
     tags=["service"],
     response_class=PlainTextResponse,
-    responses=problems.documented(401, 403, 503),
+    responses=documented(401, 403, 503),
     openapi_extra={"security": [{}, {"bearer_key": []}, {"header_key": []}]},
 )
 async def get_metrics(request: Request, control: TheControl) -> Response:

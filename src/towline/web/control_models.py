@@ -25,11 +25,11 @@ def _storable(text: str) -> str:
 
 
 _NO_NUL = r"^[^\x00]*$"
-_Text = Annotated[str, StringConstraints(pattern=_NO_NUL), AfterValidator(_storable)]
+StorableText = Annotated[str, StringConstraints(pattern=_NO_NUL), AfterValidator(_storable)]
 DeliveryId = Annotated[
-    _Text, Path(min_length=1, max_length=LONGEST_ID, description="The sender's id.")
+    StorableText, Path(min_length=1, max_length=LONGEST_ID, description="The sender's id.")
 ]
-JobId = Annotated[_Text, Path(min_length=1, max_length=LONGEST_ID)]
+JobId = Annotated[StorableText, Path(min_length=1, max_length=LONGEST_ID)]
 Limit = Annotated[int, Query(ge=1, le=MOST_OF_A_PAGE, description="How many at most.")]
 DeliveryCursor = Annotated[
     str | None,
@@ -38,9 +38,11 @@ DeliveryCursor = Annotated[
         description="`next` of the page before; without it, the newest.",
     ),
 ]
-JobCursor = Annotated[_Text, Query(max_length=LONGEST_ID, description="`next` of the page before.")]
+JobCursor = Annotated[
+    StorableText, Query(max_length=LONGEST_ID, description="`next` of the page before.")
+]
 WantedKey = Annotated[
-    _Text | None,
+    StorableText | None,
     Query(
         min_length=1, max_length=LONGEST_ID, description="Which one, where two hooks share an id."
     ),
