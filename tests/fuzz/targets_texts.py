@@ -19,8 +19,9 @@ from tests.fuzz.target import (
 )
 from tests.sources.samples import listed
 from towline.cli.history import since_us
-from towline.core import api_keys, commands, cron, keys, recovery
+from towline.core import api_keys, cron, keys, recovery
 from towline.core.canonical import canonical, hash_and_digests, parse_json, payload_hash
+from towline.core.commands import COMMANDS, parse
 from towline.core.failures import EVIDENCE_CHARS, classify_failure
 from towline.core.lint_logs import MOST_FILES, named_files, read_lint_log
 from towline.core.remote_work import (
@@ -62,10 +63,10 @@ def key_parts(data: bytes) -> None:
 def slash_commands(data: bytes) -> None:
     """Each known command is found once, and what is found stands in the comment."""
     text = sound_text_of(data)
-    found = commands.parse(text)
+    found = parse(text)
     assert len(set(found.commands)) == len(found.commands)
-    assert set(found.commands) <= set(commands.COMMANDS)
-    assert all(word in text and word not in commands.COMMANDS for word in found.unknown)
+    assert set(found.commands) <= set(COMMANDS)
+    assert all(word in text and word not in COMMANDS for word in found.unknown)
 
 
 def failure_logs(data: bytes) -> None:
@@ -179,7 +180,7 @@ def _part_seeds() -> Iterator[bytes]:
 
 def _command_seeds() -> Iterator[bytes]:
     yield b"/rebuild\n\n> /merge\n```\n/cancel\n```\n    /why\n/unknown-word please\n"
-    yield from (word.encode() for word in commands.COMMANDS)
+    yield from (word.encode() for word in COMMANDS)
 
 
 def _log_seeds() -> Iterator[bytes]:
