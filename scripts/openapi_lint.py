@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import Settings
 from towline.web.gateway import Gateway, ProbesOnly
 from towline.web.openapi import PROBLEM_TYPE, operations_of, references_in
@@ -117,7 +118,7 @@ def _resolves(reference: str, document: Document) -> bool:
 def _apps_of(more: Mapping[str, Any]) -> tuple[Any, FastAPI]:
     """The app of the first address, or the document of a data plane alone; and the control app."""
     settings = Settings.model_validate({"database_url": "sqlite:///:memory:", **more})
-    gateway, control = Service(settings).apps()
+    gateway, control = apps_of(Service(settings))
     assert isinstance(gateway, Gateway)
     assert isinstance(control, FastAPI)
     probes = gateway.rest

@@ -18,6 +18,7 @@ from tests.deploy.files import complaint_about, is_a_setting
 from tests.docs_pages import ROOT, pages, text_of
 from towline import settings
 from towline.service import Service
+from towline.service_web import apps_of
 
 OURS = [page for page in pages() if not page.startswith("docs/benchmarks/")]
 ROUTE = re.compile(r"`(GET|POST|PUT|DELETE) (/[^\s`?]*)")
@@ -33,7 +34,7 @@ OF_JOBS = {"TOWLINE_INTENT", "TOWLINE_EVENT", "TOWLINE_PAYLOAD"}
 def routes() -> frozenset[tuple[str, str]]:
     """Method and path of every route, parameters as `{}`."""
     service = Service(settings.Settings(database_url="sqlite:///unused.db"))
-    control: Any = service.apps()[1]
+    control: Any = apps_of(service)[1]
     described = {
         (method.upper(), path)
         for path, operations in control.openapi()["paths"].items()

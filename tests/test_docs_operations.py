@@ -15,6 +15,7 @@ import towline.service_web  # noqa: F401  so that every metric is there
 from scripts import reference, reference_settings
 from towline import settings
 from towline.service import Service
+from towline.service_web import apps_of
 
 PAGES = Path(__file__).parents[1] / "docs/operations"
 ROUTE = re.compile(r"\b(GET|POST) (?:\$API)?(/(?:api|mesh|webhooks)/[^\s`?\"]*)")
@@ -34,7 +35,7 @@ def all_pages() -> list[str]:
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
     place = tmp_path_factory.mktemp("routes") / "towline.db"
     served = Service(settings.Settings(database_url=f"sqlite:///{place}"))
-    app: Any = served.apps()[1]
+    app: Any = apps_of(served)[1]
     told = app.openapi() if hasattr(app, "openapi") else app.control.openapi()
     return {
         (method.upper(), PART.sub("{}", path))

@@ -13,6 +13,7 @@ from bench.loops import loop_factory
 from towline import logs
 from towline.cli.serve import guarded, server_of
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import load
 
 
@@ -21,7 +22,7 @@ async def serve(port: int) -> None:
     logs.configure(settings.log.format, settings.log.level)
     service = Service(settings)
     await service.open()
-    data, _ = service.apps()
+    data, _ = apps_of(service)
     server = server_of(data, guarded(service))
     server.config.port = port
     asyncio.get_running_loop().add_signal_handler(

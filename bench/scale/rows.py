@@ -25,6 +25,7 @@ from bench.scale import rows_fill
 from towline.core.staleness import THRESHOLD_SECONDS
 from towline.ports.jobs import OWN_QUEUE, Claimed, Settlement, Wish
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import Settings
 
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
@@ -116,7 +117,7 @@ class Place:
 async def _opened(url: str, count: int, signed: list[Body]) -> AsyncIterator[Place]:
     service = Service(_settings(url))
     await service.open()
-    app: Any = service.apps()[1]
+    app: Any = apps_of(service)[1]
     transport = httpx2.ASGITransport(app=app)
     try:
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as visitor:

@@ -68,7 +68,6 @@ from towline.store.schedules import SqlSchedules
 from towline.store.sessions import SqlSessions
 from towline.store.sql import Database
 from towline.telemetry import Audit, audit_to_log
-from towline.web.answers import App
 from towline.web.attempts import Proxies
 from towline.web.auth import Keyring
 from towline.web.dashboard.farewell import Farewell
@@ -291,12 +290,6 @@ class Service:
         return [error for error in ended if error is not None]
 
     # ------------------------------------------------------------------ parts
-
-    def apps(self) -> tuple[App, App]:
-        """The data plane and the control plane; one app for both where they share an address."""
-        from towline.service_web import apps_of  # a worker has no use for a web framework
-
-        return apps_of(self)
 
     def _readiness(self) -> Readiness:
         """Each part is written to: what answers a read may refuse every write."""

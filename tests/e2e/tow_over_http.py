@@ -27,6 +27,7 @@ from towline.forges.github import GitHubForge
 from towline.ports.jobs import OWN_QUEUE, JobRecord
 from towline.service import Service
 from towline.service_tow import Outside
+from towline.service_web import apps_of
 from towline.settings import Settings
 from towline.sim.entities import Pull
 from towline.sim.http import GitHubSim
@@ -181,7 +182,7 @@ class Place:
         try:
             await made.open()
             made.start()
-            async with served(made.apps()[0], guarded(made)) as (port, client):
+            async with served(apps_of(made)[0], guarded(made)) as (port, client):
                 self.key = await made.keyring.ensure_one() or self.key
                 client.headers["x-api-key"] = self.key
                 one = Served(made, client, f"http://127.0.0.1:{port}")

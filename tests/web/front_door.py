@@ -30,6 +30,7 @@ from towline.cli.serve import guarded
 from towline.ports.inbox import Stored
 from towline.ports.jobs import OWN_QUEUE, JobRecord
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import Settings
 from towline.web.http_protocol import Edge
 
@@ -244,7 +245,7 @@ async def front_door(
         if working:
             service.start()
         http = guarded(service)
-        data, control = service.apps()
+        data, control = apps_of(service)
         async with (
             served(data, http, idle_seconds) as (port, client),
             served(control, http, idle_seconds) as (control_port, _),

@@ -32,6 +32,7 @@ from tests.web.front_door import (
 )
 from towline.core.fixrun import RunState
 from towline.ports.jobs import OWN_QUEUE
+from towline.service_web import apps_of
 
 SHA = "c0ffee" * 6 + "beef"
 TICK = {"schedule_id": "daily-cleanup", "execution_time": "2024-12-19T00:00:00Z"}
@@ -424,7 +425,7 @@ async def test_the_data_plane_alone_has_nothing_else(sqlite_url: str) -> None:
         for path in ("/healthz", "/readyz"):
             assert (await door.client.get(path)).status_code == 200
         assert (await door.post(ping())).status_code == 202
-        async with served(door.service.apps()[1]) as (_, control):
+        async with served(apps_of(door.service)[1]) as (_, control):
             knock = ping()
             refused = await control.post(knock.path, content=knock.body, headers=knock.headers)
             assert is_problem(refused, 404, "not_found")

@@ -13,6 +13,7 @@ import pytest
 from scripts.openapi_lint import complaints_about, documents
 from tests.web.asgi_client import serving
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import Settings
 from towline.web.openapi import operations_of
 
@@ -23,7 +24,7 @@ async def both_ports() -> AsyncIterator[tuple[httpx2.AsyncClient, httpx2.AsyncCl
     settings = {"database_url": "sqlite:///:memory:", "serve": {"control_port": 8789}}
     service = Service(Settings.model_validate(settings))
     await service.open()
-    data, control = service.apps()
+    data, control = apps_of(service)
     try:
         async with serving(data) as first, serving(control) as second:
             yield first, second
@@ -131,7 +132,7 @@ async def test_another_method_is_refused_with_those_allowed(
 ) -> None:
     """405 names every method of the path in `Allow`."""
     service = Service(Settings.model_validate({"database_url": "sqlite:///:memory:"}))
-    async with serving(service.apps()[0]) as client:
+    async with serving(apps_of(service)[0]) as client:
         reply = await client.request(method, path)
     assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
     assert reply.headers["allow"] == allowed

@@ -26,6 +26,7 @@ from tests.web.asgi_client import DEADLINE, Ahead, serving
 from tests.web.control_plane import is_problem
 from towline.errors import StoreFull, Unavailable
 from towline.service import Service
+from towline.service_web import apps_of
 from towline.settings import Settings
 from towline.web.readiness import Readiness
 
@@ -48,7 +49,7 @@ async def probed(**settings: Any) -> AsyncIterator[Probed]:
     service = Service(Settings.model_validate(settings), clock=clock)
     await service.open()
     try:
-        async with serving(service.apps()[0]) as http:
+        async with serving(apps_of(service)[0]) as http:
             yield Probed(http, clock)
     finally:
         await service.close()

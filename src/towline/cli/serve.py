@@ -59,6 +59,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: Settings) -> None:
+    from towline.service_web import apps_of  # a worker has no use for a web framework
+
     service = Service(settings)
     sockets = _sockets(settings.serve)
     try:
@@ -66,7 +68,7 @@ async def _serve(settings: Settings) -> None:
         await service.warn_of_other_secrets()
         made = await _first_key(service, sockets[-1])
         service.start(serving=True)
-        data, control = service.apps()
+        data, control = apps_of(service)
         http = guarded(service)
         servers = [server_of(data, http)]
         if settings.serve.control_port is not None:
