@@ -68,7 +68,7 @@ def backend_for(
         return replace(store, guard=LoopGuard())
     if not isinstance(store, str):
         return _on_redis(store, clock)
-    scheme = _scheme_of(store)
+    scheme = scheme_of(store)
     if scheme == "memory":
         return _on_memory(store.partition("://")[2], clock)
     if scheme in _SQL_SCHEMES:
@@ -85,7 +85,7 @@ def database_for(
 ) -> Database:
     """The SQL database that a URL names; it connects at its first use."""
     clock = clock or SystemClock()
-    scheme = _scheme_of(url)
+    scheme = scheme_of(url)
     if scheme == "sqlite":
         from towline.store.sqlite import Sqlite
 
@@ -99,7 +99,8 @@ def database_for(
     )
 
 
-def _scheme_of(url: str) -> str:
+def scheme_of(url: str) -> str:
+    """What stands before `://`; `Rejected` where the address cannot be read."""
     try:
         return urlsplit(url).scheme[:_LONGEST_SCHEME]
     except ValueError:
@@ -197,7 +198,7 @@ async def _nothing() -> None:
 
 def database_file(settings: Settings) -> Path | None:
     """None for PostgreSQL, and for SQLite in memory."""
-    if _scheme_of(settings.database_url) != "sqlite":
+    if scheme_of(settings.database_url) != "sqlite":
         return None
     from towline.store.sqlite import file_of
 
@@ -252,7 +253,7 @@ class SecretSource:
         serve = self._settings.serve
         if serve.secret is not None or serve.secret_file is not None:
             return serve.secret_file
-        if _scheme_of(self._settings.database_url) == "sqlite":
+        if scheme_of(self._settings.database_url) == "sqlite":
             database = database_file(self._settings)
             return None if database is None else database.with_name(f"{database.name}.secret")
         from towline.settings import state_folder
@@ -277,7 +278,7 @@ class SecretSource:
 
     def _in_memory(self) -> SigningSecret:
         """It ends with the process, as a database in memory does."""
-        if _scheme_of(self._settings.database_url) != "sqlite":
+        if scheme_of(self._settings.database_url) != "sqlite":
             raise Rejected(
                 "there is no home folder to keep a secret in: set serve.secret "
                 "(TOWLINE_SERVE__SECRET) to at least 32 random characters"
