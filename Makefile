@@ -7,7 +7,8 @@ TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
 
-CODE     := src tests $(wildcard bench examples scripts)
+CODE     := src packages tests $(wildcard bench examples scripts)
+OURS     := pyproject.toml $(wildcard packages/*/pyproject.toml)
 INSTALL  := VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet
 COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
             --no-emit-index-url --no-header --no-annotate
@@ -83,14 +84,14 @@ $(UV):
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 # Each lock pins what the one before it pins, so the stamps may be made in any order.
-$(VENV)/.runtime: requirements.lock pyproject.toml | $(UV)
+$(VENV)/.runtime: requirements.lock $(OURS) | $(UV)
 	$(INSTALL) -r requirements.lock
-	$(INSTALL) --no-deps -e .
+	$(INSTALL) --no-deps -e packages/towline-once -e packages/towline-sim -e .
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.lock pyproject.toml | $(UV)
+$(VENV)/.dev: requirements-dev.lock $(OURS) | $(UV)
 	$(INSTALL) -r requirements-dev.lock
-	$(INSTALL) --no-deps -e .
+	$(INSTALL) --no-deps -e packages/towline-once -e packages/towline-sim -e .
 	@touch $@
 
 $(VENV)/.fuzz: requirements-fuzz.lock $(VENV)/.dev

@@ -22,7 +22,7 @@ from bench.load import CALLERS, Stopwatch, drive, random_keys
 from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
 from tests.servers import at_database, create_database
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 SMALL, LARGE, EXPIRED = 10_000, 1_000_000, 100_000
 QUICK_LARGE, QUICK_EXPIRED = 200_000, 20_000

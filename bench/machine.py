@@ -15,7 +15,7 @@ from statistics import median
 import psutil
 
 from tests.servers import postgres_binary, redis_binary
-from towline.store.sqlite_library import version_text
+from towline_once.db.sqlite_driver import version_text
 
 PACKAGES = (
     "towline", "uvloop", "orjson", "pysqlite3", "aiosqlite", "asyncpg", "psycopg", "psycopg-pool",

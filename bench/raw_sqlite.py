@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.cycles import RESULT_BYTES, TOKEN, Client
 from bench.plan import Bench
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 _TABLE = """
 CREATE TABLE idem (

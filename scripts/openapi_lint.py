@@ -13,12 +13,12 @@ from typing import Any
 from fastapi import FastAPI
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from towline.service import Service
-from towline.service_web import apps_of
-from towline.settings import Settings
-from towline.web.gateway import Gateway, ProbesOnly
-from towline.web.openapi import PROBLEM_TYPE, operations_of, references_in
-from towline.web.problem_docs import CODES_MEMBER
+from towline.app.service import Service
+from towline.app.web import apps_of
+from towline.config import Settings
+from towline.app.gateway import (Gateway, ProbesOnly)
+from towline.http.openapi import (PROBLEM_TYPE, operations_of, references_in)
+from towline.http.problem_docs import CODES_MEMBER
 
 Document = Mapping[str, Any]
 _ID = re.compile(r"[a-z]+(_[a-z]+)+")

@@ -19,7 +19,7 @@ from scripts.reference_metrics import metrics
 from scripts.reference_settings import settings_tables
 from scripts.reference_tables import table
 from towline.cli import app
-from towline.core.lifecycle import diagram
+from towline.pulls.lifecycle import diagram
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _PART: Final = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

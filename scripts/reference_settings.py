@@ -20,9 +20,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from scripts.reference_tables import table
-from towline.settings import Settings
-from towline.settings_complaints import PREFIX
-from towline.settings_tow import RepoSettings, SignalSettings, TriggerSettings
+from towline.config import Settings
+from towline.config.complaints import PREFIX
+from towline.config.tow import (RepoSettings, SignalSettings, TriggerSettings)
 
 _PLAIN: Final[dict[Any, str]] = {
     bool: "true or false",

@@ -22,18 +22,18 @@ from tests.flow.tow_rig import AUTHOR, CHECKS, Rig, policy
 from tests.web.asgi_client import serving
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, dashboard_on
-from towline.audit import AuditFile
-from towline.core.fixrun import Errand, StageRecord
-from towline.core.recovery import HourCounts
-from towline.flow.reconcile_breakers import GLOBAL, breaker_of_check
-from towline.ports.inbox import Arrival
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.ports.pulls import Filter
-from towline.sim.actors import Habit
-from towline.sim.actors_bots import ApproverBot, AutomergeBot, PolicyBot
-from towline.sim.actors_ci import Ci
-from towline.sim.faults import HookFaults
-from towline.store.hook_hours import SqlHookHours
+from towline.observability.audit import AuditFile
+from towline.fix.model import (Errand, StageRecord)
+from towline.forges.delivery_log import HourCounts
+from towline.remediation.breakers import (GLOBAL, breaker_of_check)
+from towline.inbox.model import Arrival
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.pulls.store import Filter
+from towline_sim.actors.base import Habit
+from towline_sim.actors.bots import (ApproverBot, AutomergeBot, PolicyBot)
+from towline_sim.actors.ci import Ci
+from towline_sim.github.fault_dice import HookFaults
+from towline.inbox.lost_deliveries import SqlHookHours
 
 IMAGES = Path("docs/images")
 REPOS = ("octo-org/app", "octo-org/billing-service", "octo-org/web-storefront", "octo-org/infra")

@@ -24,7 +24,7 @@ from tests.servers import (
     migrate,
     redis_command,
 )
-from towline.errors import NotIsolated
+from towline_once.errors import NotIsolated
 from towline.sandbox.choice import Choice, choose_sandbox
 
 POSTGRES_OVERRIDE = os.environ.get("TOWLINE_TEST_POSTGRES_URL")

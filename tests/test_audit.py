@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from towline.audit import AuditFile
-from towline.telemetry import Audit
+from towline.observability.audit import AuditFile
+from towline_once.metrics import Audit
 
 ROOT = Path(__file__).resolve().parents[1]
 WRITER = """
 import sys
-from towline.audit import AuditFile
+from towline.observability.audit import AuditFile
 audit = AuditFile(sys.argv[1], max_bytes=int(sys.argv[3]), keep_files=100)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -133,7 +133,7 @@ def start_writer(path: Path, name: str, max_bytes: int, count: int) -> subproces
 
 def test_what_waits_at_exit_is_written(path: Path) -> None:
     """A process that ends without closing its sink loses nothing."""
-    script = "import sys; from towline.audit import AuditFile; AuditFile(sys.argv[1])('LAST')"
+    script = "import sys; from towline.observability.audit import AuditFile; AuditFile(sys.argv[1])('LAST')"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, "-c", script, str(path)], env=environment, check=True)
     assert [line["event"] for line in read(path)] == ["LAST"]
@@ -228,7 +228,7 @@ def test_a_forked_process_writes_as_well(path: Path) -> None:
     """A child that inherited the sink has a writer of its own."""
     script = """
 import os, sys
-from towline.audit import AuditFile
+from towline.observability.audit import AuditFile
 sink = AuditFile(sys.argv[1])
 sink("PARENT")
 child = os.fork()

@@ -13,8 +13,8 @@ import pytest
 
 import towline
 from scripts import reference, reference_metrics, reference_settings
-from towline import settings
-from towline.telemetry import _COUNTED
+from towline import config
+from towline_once.metrics import _COUNTED
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,14 +108,14 @@ def test_the_reference_is_what_the_code_says() -> None:
 def test_every_setting_says_what_it_means() -> None:
     """In a sentence under the field, which the settings page shows."""
     silent = [
-        one.path for one in reference_settings.every_setting(settings.Settings) if not one.meaning
+        one.path for one in reference_settings.every_setting(config.Settings) if not one.meaning
     ]
     assert silent == []
 
 
 def test_every_variable_of_the_settings_page_is_one() -> None:
     """A name from the page is placed where the page says."""
-    for one in reference_settings.every_setting(settings.Settings):
+    for one in reference_settings.every_setting(config.Settings):
         if (
             one.kind == "whole number from 1"
             and "NAME" not in one.variable
@@ -123,7 +123,7 @@ def test_every_variable_of_the_settings_page_is_one() -> None:
         ):
             if one.path.startswith(("fix.agent", "fix.validation")):
                 continue
-            loaded: Any = settings.load(environment={one.variable: "7"})
+            loaded: Any = config.load(environment={one.variable: "7"})
             for part in one.path.split("."):
                 loaded = getattr(loaded, part)
             assert loaded == 7, one.path

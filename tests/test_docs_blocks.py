@@ -19,14 +19,15 @@ import towline
 from tests.clocks import ManualClock
 from tests.docs_pages import SHELLS, Block, all_blocks, shown
 from tests.sources.samples import NOW, SECRET, hex_hmac, shared_headers
-from towline import keys, settings
-from towline.core.fixrun import Errand
-from towline.fixers.command import plan_json
-from towline.fixers.config import FixerConfig
-from towline.fixers.loading import GROUP
-from towline.ports.fixer import Plan
-from towline.sources import SOURCES, ci
-from towline.wiring import database_for
+from towline import (keys, config)
+from towline.fix.model import Errand
+from towline.fix.fixers.command import plan_json
+from towline.fix.fixers.config import FixerConfig
+from towline.fix.fixers import GROUP
+from towline.fix.fixers.base import Plan
+from towline.inbox.sources import SOURCES
+from towline.integrations import generic_ci
+from towline_once.backends import database_for
 
 CHECKED_BY_LANGUAGE = ("toml", "json", "sql", "mermaid", "nginx")
 """`mermaid` is compared with what `scripts.reference` writes, `nginx` runs in `tests/deploy`."""
@@ -173,7 +174,7 @@ def test_toml(block: Block, tmp_path: Path) -> None:
     environment = {}
     if '"jenkins"' in block.text and "[jenkins]" not in block.text:
         environment["TOWLINE_JENKINS__URL"] = "https://ci.example"
-    settings.load(file, environment)
+    config.load(file, environment)
 
 
 @pytest.mark.parametrize("block", of_language("json"), ids=str)
@@ -182,7 +183,7 @@ def test_json(block: Block) -> None:
     value = json.loads(block.text)
     if "errand" not in value:
         body = block.text.encode()
-        delivery = ci.receive(shared_headers(body), body, [SECRET], NOW, provider="any")
+        delivery = generic_ci.receive(shared_headers(body), body, [SECRET], NOW, provider="any")
         assert len(delivery.events) == 1
         return
     errand = Errand(cause="failure", forge="github", repo="octo-org/app", base_ref="main")

@@ -16,9 +16,9 @@ from scripts.reference_metrics import every_metric
 from scripts.reference_settings import every_setting
 from tests.deploy.files import complaint_about, is_a_setting
 from tests.docs_pages import ROOT, pages, text_of
-from towline import settings
-from towline.service import Service
-from towline.service_web import apps_of
+from towline import config
+from towline.app.service import Service
+from towline.app.web import apps_of
 
 OURS = [page for page in pages() if not page.startswith("docs/benchmarks/")]
 ROUTE = re.compile(r"`(GET|POST|PUT|DELETE) (/[^\s`?]*)")
@@ -33,7 +33,7 @@ OF_JOBS = {"TOWLINE_INTENT", "TOWLINE_EVENT", "TOWLINE_PAYLOAD"}
 @functools.cache
 def routes() -> frozenset[tuple[str, str]]:
     """Method and path of every route, parameters as `{}`."""
-    service = Service(settings.Settings(database_url="sqlite:///unused.db"))
+    service = Service(config.Settings(database_url="sqlite:///unused.db"))
     control: Any = apps_of(service)[1]
     described = {
         (method.upper(), path)
@@ -90,15 +90,15 @@ def test_variables(page: str) -> None:
     """Each TOWLINE_… is a setting, or what a build is given."""
     named = set(re.findall(r"TOWLINE_[A-Z0-9_]*[A-Z0-9]", text_of(page)))
     unknown = {name for name in named - OF_JOBS - OF_NO_SETTING if not is_a_setting(name)}
-    tables = {setting.variable.rsplit("__", 1)[0] for setting in every_setting(settings.Settings)}
+    tables = {setting.variable.rsplit("__", 1)[0] for setting in every_setting(config.Settings)}
     assert sorted(unknown - tables - {"TOWLINE_REPO"}) == []
 
 
 @pytest.mark.parametrize("page", OURS)
 def test_settings_by_their_path(page: str) -> None:
     """`table.name` in code is a setting wherever `table` is one."""
-    tables = {name for name in settings.Settings.model_fields if name not in ("ci", "repo")}
-    known = {re.sub(r"\.NAME|\[\]", "", one.path) for one in every_setting(settings.Settings)}
+    tables = {name for name in config.Settings.model_fields if name not in ("ci", "repo")}
+    known = {re.sub(r"\.NAME|\[\]", "", one.path) for one in every_setting(config.Settings)}
     prefixes = {path.rsplit(".", count)[0] for path in known for count in (1, 2)}
     named = re.findall(r"`([a-z_]+(?:\.[a-z_*]+)+)`", text_of(page))
     ours = {name for name in named if name.split(".")[0] in tables and not name.endswith(".py")}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-import towline.service_web  # noqa: F401  so that every metric is there
+import towline.app.web  # noqa: F401  so that every metric is there
 from scripts import reference, reference_settings
-from towline import settings
-from towline.service import Service
-from towline.service_web import apps_of
+from towline import config
+from towline.app.service import Service
+from towline.app.web import apps_of
 
 PAGES = Path(__file__).parents[1] / "docs/operations"
 ROUTE = re.compile(r"\b(GET|POST) (?:\$API)?(/(?:api|mesh|webhooks)/[^\s`?\"]*)")
@@ -34,7 +34,7 @@ def all_pages() -> list[str]:
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str]]:
     place = tmp_path_factory.mktemp("routes") / "towline.db"
-    served = Service(settings.Settings(database_url=f"sqlite:///{place}"))
+    served = Service(config.Settings(database_url=f"sqlite:///{place}"))
     app: Any = apps_of(served)[1]
     told = app.openapi() if hasattr(app, "openapi") else app.control.openapi()
     return {
@@ -78,7 +78,7 @@ def test_every_metric_is_there(page: str) -> None:
 def test_every_knob_of_the_pipeline_is_on_its_page() -> None:
     """All of `fix`, and nothing that is no setting."""
     named = set(re.findall(r"`((?:fix|pipeline|worker)\.[a-z_]+)`", text_of("fix-pipeline.md")))
-    paths = [one.path for one in reference_settings.every_setting(settings.Settings)]
+    paths = [one.path for one in reference_settings.every_setting(config.Settings)]
     known = {".".join(path.split(".")[:2]).removesuffix("[]") for path in paths if "." in path}
     assert {one for one in known if one.startswith(("fix.", "pipeline."))} - named == set()
     assert named - known == set()
@@ -90,7 +90,7 @@ def test_every_sample_of_settings_is_valid(page: str) -> None:
     for sample in re.findall(r"```toml\n(.*?)```", text_of(page), re.DOTALL):
         tables = tomllib.loads(sample)
         tables.setdefault("fix", {}).setdefault("repos", ["octo-org/app"])
-        settings.Settings.model_validate(tables)
+        config.Settings.model_validate(tables)
 
 
 def test_the_hash_of_the_sample_is_that_of_its_line() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from towline import settings
-from towline.core.classify import RULES, STRATEGY_OF, Case, classify
-from towline.settings_tow import TRIGGER_FIELDS
+from towline import config
+from towline.reconciler.rules import (RULES, STRATEGY_OF, Case, classify)
+from towline.config.tow import TRIGGER_FIELDS
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,7 +38,7 @@ def test_every_variable_of_the_examples_loads() -> None:
     lines = [line for text in blocks("reference/settings.md", "sh") for line in text.splitlines()]
     variables = dict(line.split("=", 1) for line in lines)
     assert variables
-    settings.load(environment={name: text.strip("'") for name, text in variables.items()})
+    config.load(environment={name: text.strip("'") for name, text in variables.items()})
 
 
 def test_every_kind_of_trigger_has_its_line() -> None:

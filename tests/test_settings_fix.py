@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from towline import settings
-from towline.core.fixrun import BANDIT
-from towline.errors import Rejected
-from towline.settings_policy import fix_rules_of
+from towline import config
+from towline.fix.model import BANDIT
+from towline_once.errors import Rejected
+from towline.app.policy import fix_rules_of
 
 FULL = """
 [tow]
@@ -35,10 +35,10 @@ validation = {argv = ["make", "test"], memory_mb = 64, network = true}
 """
 
 
-def rules(tmp_path: Path, text: str, **environment: str) -> settings.Settings:
+def rules(tmp_path: Path, text: str, **environment: str) -> config.Settings:
     file = tmp_path / "towline.toml"
     file.write_text(text, encoding="utf-8")
-    return settings.load(file, environment)
+    return config.load(file, environment)
 
 
 def test_what_the_settings_become(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scripts.reference_settings import every_setting
-from towline import settings
-from towline.errors import Rejected
-from towline.flow.poll import PollRules
+from towline import config
+from towline_once.errors import Rejected
+from towline.inbox.poll import PollRules
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "operations"
@@ -36,7 +36,7 @@ NOT_TURNED = {
 
 def test_the_defaults() -> None:
     """Nothing is polled unless it is named, and the rules are those of the flow."""
-    polling = settings.Settings().polling
+    polling = config.Settings().polling
     assert (polling.gitlab, polling.github, dict(polling.jira)) == ((), (), {})
     rules = PollRules(polling.every_seconds, polling.overlap_seconds, polling.max_pages)
     assert rules == PollRules()
@@ -65,7 +65,7 @@ def test_the_defaults() -> None:
 def test_what_cannot_be_polled(given: dict[str, str], complaint: str) -> None:
     """The start ends with one line that names it."""
     with pytest.raises(Rejected) as refusal:
-        settings.load(environment=given)
+        config.load(environment=given)
     assert complaint.lower() in str(refusal.value).lower()
     assert "\n" not in str(refusal.value)
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_polled(given: dict[str, str], complaint: str) -> None:
 def test_a_token_is_not_shown() -> None:
     """Neither of Jira nor of the others."""
     given = {"TOWLINE_JIRA__URL": "https://jira.example", "TOWLINE_JIRA__TOKEN": "very-secret"}
-    assert "very-secret" not in repr(settings.load(environment=given))
+    assert "very-secret" not in repr(config.load(environment=given))
 
 
 def test_the_examples_load(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_the_examples_load(tmp_path: Path) -> None:
     for text in shown:
         file = tmp_path / "towline.toml"
         file.write_text(text, encoding="utf-8")
-        settings.load(file, {})
+        config.load(file, {})
 
 
 def test_every_knob_is_on_the_page_of_knobs() -> None:
     """Those that change how much, how often and how long; and none that does not exist."""
     page = (PAGES / "knobs.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?:\.\*)?`", page))
-    known = {one.path for one in every_setting(settings.Settings)}
+    known = {one.path for one in every_setting(config.Settings)}
     tables = {name.rpartition(".")[0] for name in known}
     assert named <= known | tables | {"reconciler.breaker"}
     wanted = {

@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from towline import Rejected, settings
-from towline.core.breaker import Limits
-from towline.core.budgets import MAX_TRIES
-from towline.core.signals import DEFAULT_TRIGGERS, Signal, Signals, Trigger
-from towline.core.staleness import THRESHOLD_SECONDS
-from towline.settings import Settings
-from towline.settings_policy import breaker_limits_of, policy_of, towing_of
+from towline import (Rejected, config)
+from towline_once.coordination.circuit_breaker import Limits
+from towline.pulls.budgets import MAX_TRIES
+from towline.pulls.signals import (DEFAULT_TRIGGERS, Signal, Signals, Trigger)
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.config import Settings
+from towline.app.policy import (breaker_limits_of, policy_of, towing_of)
 
 
 def of_file(folder: Path, text: str, **environment: str) -> Settings:
     file = folder / "towline.toml"
     file.write_text(text, encoding="utf-8")
-    return settings.load(file, environment)
+    return config.load(file, environment)
 
 
 def of_environment(**variables: str) -> Settings:
-    return settings.load(environment={f"TOWLINE_{name}": text for name, text in variables.items()})
+    return config.load(environment={f"TOWLINE_{name}": text for name, text in variables.items()})
 
 
 def test_without_a_word_the_specified_numbers_hold() -> None:
     """Thresholds, budgets, breaker, triggers and signals are those of the specification."""
-    loaded = settings.load(environment={})
+    loaded = config.load(environment={})
     policy = policy_of(loaded)
     assert policy.general.thresholds == THRESHOLD_SECONDS
     assert policy.general.budgets == MAX_TRIES

@@ -14,8 +14,8 @@ from prometheus_client import REGISTRY, generate_latest
 
 from tests.clocks import ManualClock
 from towline import Definitive, Idempotency, KeyCollision, LeaseLost, Locks, LockTimeout, keys
-from towline.logs import JsonLines
-from towline.telemetry import audit_to_log
+from towline.observability.logs import JsonLines
+from towline_once.metrics import audit_to_log
 
 LISTED = [
     "checks", "new", "duplicates_skipped", "conflicts", "lock_recoveries", "completed", "failed",

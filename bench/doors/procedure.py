@@ -18,7 +18,7 @@ from bench.plan import Bench, Metrics
 from bench.processes import Started, memory_folder, started
 from bench.raw_sqlite import new_file
 from tests.servers import free_port, psql
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 _WARM_UP_SECONDS = 0.8
 _MEASURED_SECONDS = 3.0

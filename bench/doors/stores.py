@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from bench.raw_postgres import POOL
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 STORE_VARIABLE = "BENCH_STORE"
 COUNT = "SELECT count(*) FROM deliveries"

@@ -10,11 +10,11 @@ import signal
 import sys
 
 from bench.loops import loop_factory
-from towline import logs
+from towline.observability import logs
 from towline.cli.serve import guarded, server_of
-from towline.service import Service
-from towline.service_web import apps_of
-from towline.settings import load
+from towline.app.service import Service
+from towline.app.web import apps_of
+from towline.config import load
 
 
 async def serve(port: int) -> None:

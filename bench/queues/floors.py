@@ -18,7 +18,7 @@ from bench.plan import Bench
 from bench.queues.procedure import Queue
 from bench.raw_postgres import SESSION
 from bench.raw_sqlite import new_file
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 BATCH = 100
 CHANNEL = "bench_jobs"

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from bench.plan import Bench
 from bench.queues.marks import KIND
 from bench.queues.procedure import Opening, Queue, Send
-from towline.engines.embedded import ShoutingBell
-from towline.flow.ingest import new_job_id
-from towline.ports.jobs import OWN_QUEUE, Bell, NewJob
-from towline.store.clock import SystemClock
-from towline.store.jobs import SqlJobs
-from towline.wiring import database_for
+from towline.jobs.embedded import ShoutingBell
+from towline.inbox.ingest import new_job_id
+from towline.jobs.model import (OWN_QUEUE, Bell, NewJob)
+from towline_once.clock import SystemClock
+from towline.jobs.store import SqlJobs
+from towline_once.backends import database_for
 
 WORKER = [sys.executable, "-m", "bench.queues.towline_worker"]
 
@@ -37,7 +37,7 @@ def embedded(url_of: Callable[[Bench], str]) -> Opening:
 @asynccontextmanager
 async def through_celery(bench: Bench) -> AsyncIterator[Queue]:
     """The same jobs on PostgreSQL, of which a worker hears through Celery and Redis."""
-    from towline.engines.celery import CeleryBell
+    from towline.jobs.celery import CeleryBell
 
     database = database_for(bench.postgres, SystemClock())
     await database.connect()

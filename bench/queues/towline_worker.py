@@ -11,10 +11,10 @@ import signal
 
 from bench.loops import loop_factory
 from bench.queues.marks import KIND, mark
-from towline import logs
-from towline.ports.jobs import Claimed
-from towline.service import Service
-from towline.settings import load
+from towline.observability import logs
+from towline.jobs.model import Claimed
+from towline.app.service import Service
+from towline.config import load
 
 
 async def noop(job: Claimed) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from bench.plan import Bench
 from bench.raw_sqlite import new_file
 from tests.servers import at_database, create_database
-from towline.core.staleness import THRESHOLD_SECONDS
-from towline.store.sqlite_library import sqlite3
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline_once.db.sqlite_driver import sqlite3
 
 REPOS, STALE, LINES = 500, 1_000, 20
 

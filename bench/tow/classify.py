@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from bench.plan import Bench, Metrics
-from towline.core.budgets import none_used
-from towline.core.classify import Case, Diagnosis, Finding, Past, classify
-from towline.core.lifecycle import State
-from towline.core.staleness import THRESHOLD_SECONDS
+from towline.pulls.budgets import none_used
+from towline.reconciler.rules import (Case, Diagnosis, Finding, Past, classify)
+from towline.pulls.lifecycle import State
+from towline.pulls.staleness import THRESHOLD_SECONDS
 
 _SECONDS = 4.0
 _NOW = 100_000.0

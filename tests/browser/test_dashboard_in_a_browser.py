@@ -9,11 +9,12 @@ from tests.browser.accessibility import grave_faults
 from tests.browser.conftest import DEADLINE_MS, Desk
 from tests.web.control_plane import READ_ONLY
 from tests.web.dashboard_plane import DashboardPlane
-from towline.core.fixrun import Errand
-from towline.core.snapshot import PullRef
-from towline.flow.reconcile_breakers import GLOBAL
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.ports.pulls import Change, PullEvent, PullRecord
+from towline.fix.model import Errand
+from towline.forges.snapshot import PullRef
+from towline.remediation.breakers import GLOBAL
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.pulls.store import Change
+from towline.pulls.model import (PullEvent, PullRecord)
 
 pytestmark = pytest.mark.slow
 HOUR = 3600.0

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.browser.accessibility import grave_faults
 from tests.browser.conftest import DEADLINE_MS
-from towline.cli.demo_stage import Demo, demo_in
+from towline_sim.demo.harness import (Demo, demo_in)
 from towline.cli.serve import bound
 
 pytestmark = pytest.mark.slow

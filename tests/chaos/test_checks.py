@@ -19,8 +19,8 @@ from tests.chaos.visitors import Visitors
 from tests.e2e.ledger import looking_at
 from tests.e2e.senders import Crowd, Parcel
 from tests.servers import psql
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.store.jobs import SqlJobs
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.store import SqlJobs
 
 HERE = Place("octo-org/app-0", 1)
 NAP = (100.0, 108.0)

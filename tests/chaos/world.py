@@ -23,7 +23,7 @@ from tests.e2e.programs import Program
 from tests.fault_proxy import FaultProxy
 from tests.hook_world import TOKEN, served
 from tests.servers import PostgresServer, RedisServer, at_port, create_database
-from towline.sim.town import AUTHOR
+from towline_sim.actors.scenario import AUTHOR
 
 LEASE_SECONDS = 3.0
 _GLANCE = 0.2

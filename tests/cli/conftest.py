@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.flow.tow_storm import Storm, StormClock
-from towline.wiring import database_for
+from towline_once.backends import database_for
 
 StormInto: TypeAlias = Callable[..., None]
 

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from towline.cli import app
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 
 def towline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

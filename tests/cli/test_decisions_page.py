@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tests.docs_pages import shown
 from towline.cli import app
-from towline.settings import load
+from towline.config import load
 
 _PAGE = "docs/how-to/check-decisions.md"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from towline.cli.demo import run
-from towline.cli.demo_clock import DemoClock
-from towline.cli.demo_scenes import SCENES
-from towline.cli.demo_stage import demo_in
+from towline_sim.demo.run import run
+from towline_sim.demo.clock import DemoClock
+from towline_sim.demo.sights import SCENES
+from towline_sim.demo.harness import demo_in
 from towline.cli.serve import bound
-from towline.errors import Rejected
+from towline_once.errors import Rejected
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/ui/demo/enter/\S+")
 LONG_ENOUGH = 110.0

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, token_in, visiting
-from towline.cli.demo_stage import Demo, demo_in
+from towline_sim.demo.harness import (Demo, demo_in)
 from towline.cli.serve import bound
 
 SLOW = 1.0

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.doctor_runs import examined, silent_server, towline
 from tests.servers import psql, redis_command
 from tests.unisolated import UNISOLATED
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 BUDGET = 60
 

@@ -16,9 +16,9 @@ import orjson
 from pydantic import BaseModel
 
 from tests.cli.doctor_runs import examined, towline
-from towline import settings
+from towline import config
 from towline.doctor.redaction import Redactor, shown_settings
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 MARK = "pL4nt3d"
 
@@ -155,7 +155,7 @@ SECRET_NAMES = re.compile(
 
 def test_every_setting_that_sounds_secret_is_one() -> None:
     """A new setting with such a name must be marked, or the archive would show it."""
-    known = set(secret_fields(settings.Settings))
+    known = set(secret_fields(config.Settings))
     harmless = {"fix.llm.max_tokens", "serve.secret_file"}
 
     def sounding(table: type[BaseModel], path: str = "") -> Iterator[str]:
@@ -165,14 +165,14 @@ def test_every_setting_that_sounds_secret_is_one() -> None:
             for inner in tables_in(field.annotation):
                 yield from sounding(inner, f"{path}{name}.")
 
-    assert set(sounding(settings.Settings)) - known - harmless == set()
+    assert set(sounding(config.Settings)) - known - harmless == set()
 
 
 def test_the_planted_settings_are_all_secret_ones(tmp_path: Path) -> None:
     """The planted file sets every secret setting there is; a new one has to be added to it."""
     file = tmp_path / "towline.toml"
     file.write_text(toml_with_secrets(Planted()), encoding="utf-8")
-    loaded = settings.load(file, {})
+    loaded = config.load(file, {})
 
     def unset(value: BaseModel, path: str = "") -> Iterator[str]:
         for name, field in type(value).model_fields.items():

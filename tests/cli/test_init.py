@@ -11,7 +11,7 @@ import pytest
 from tests.cli.doctor_runs import towline
 from tests.cli.terminal import typed
 from tests.e2e.programs import Program
-from towline import settings
+from towline import config
 
 SECRET = re.compile(r"TOWLINE_GITHUB__WEBHOOK_SECRETS=([0-9a-f]{64})")
 
@@ -28,8 +28,8 @@ async def test_defaults_load_and_serve(tmp_path: Path) -> None:
     (secret,) = SECRET.findall(ran.out)
     file = tmp_path / "towline.toml"
     assert secret not in file.read_text(encoding="utf-8")
-    loaded = settings.load(file, {})
-    expected = settings.Settings.model_validate(
+    loaded = config.load(file, {})
+    expected = config.Settings.model_validate(
         {"tow": {"branch_prefixes": ["towline/"]}, "reconciler": {"observe_only": True}}
     )
     assert loaded == expected
@@ -60,8 +60,8 @@ def test_answers_are_what_is_loaded(tmp_path: Path) -> None:
     assert "TOWLINE_DATABASE_URL" in text
     assert "sqlite:///FILE or postgresql" in said
     url = "postgresql://towline:hunter2@db.example/towline"
-    loaded = settings.load(tmp_path / "towline.toml", {"TOWLINE_DATABASE_URL": url})
-    assert loaded == settings.Settings.model_validate(
+    loaded = config.load(tmp_path / "towline.toml", {"TOWLINE_DATABASE_URL": url})
+    assert loaded == config.Settings.model_validate(
         {
             "database_url": url,
             "gitlab": {"api_url": "https://gitlab.example/api/v4"},
@@ -83,7 +83,7 @@ async def test_every_example_in_it_holds(tmp_path: Path) -> None:
     file = tmp_path / "towline.toml"
     text = re.sub(r"^#(?=[\w\[])", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
     file.write_text(text, encoding="utf-8")
-    loaded = settings.load(file, {})
+    loaded = config.load(file, {})
     assert loaded.fix.repos == ("octo-org/app",)
     assert loaded.triggers.policy is not None
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tests.web.tow_plane import TowPlane, tow_plane_on
 from towline import Rejected
 from towline.cli import app
-from towline.core.facts import Facts
+from towline.pulls.facts import Facts
 
 HOUR = 3600.0
 

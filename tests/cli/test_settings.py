@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from towline import Rejected, settings
-from towline.sources import SOURCES
+from towline import (Rejected, config)
+from towline.inbox.sources import SOURCES
 
 
 def written(folder: Path, text: str) -> Path:
@@ -19,7 +19,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_defaults_need_nothing() -> None:
     """Without file and environment there is an embedded default, as specified."""
-    loaded = settings.load(environment={})
+    loaded = config.load(environment={})
     assert loaded.database_url == "sqlite:///towline.db"
     kept = loaded.idempotency
     assert (kept.enabled, kept.ttl_sec) == (True, 86400)
@@ -29,7 +29,7 @@ def test_defaults_need_nothing() -> None:
 def test_environment_overrides_the_file(tmp_path: Path) -> None:
     """`TOWLINE_…` with `__` for nesting wins over the file."""
     file = written(tmp_path, 'database_url = "sqlite:///a.db"\n[idempotency]\nttl_sec = 60\n')
-    loaded = settings.load(file, {"TOWLINE_IDEMPOTENCY__TTL_SEC": "90", "OTHER": "x"})
+    loaded = config.load(file, {"TOWLINE_IDEMPOTENCY__TTL_SEC": "90", "OTHER": "x"})
     assert (loaded.database_url, loaded.idempotency.ttl_sec) == ("sqlite:///a.db", 90)
 
 
@@ -43,7 +43,7 @@ def test_environment_overrides_the_file(tmp_path: Path) -> None:
 )
 def test_lists_in_the_environment(text: str, secrets: tuple[str, ...]) -> None:
     """JSON, or one text as it is: a secret may have commas."""
-    loaded = settings.load(environment={"TOWLINE_GITHUB__WEBHOOK_SECRETS": text})
+    loaded = config.load(environment={"TOWLINE_GITHUB__WEBHOOK_SECRETS": text})
     assert loaded.github.webhook_secrets == secrets
 
 
@@ -57,15 +57,15 @@ def test_a_secret_that_is_blank_or_short_stops_the_start(variable: str, text: st
     given = [text, json.dumps(["long enough", text])] if variable in _SHARED else [text]
     for value in given:
         with pytest.raises(Rejected, match=f"TOWLINE_{variable}.* at least 8 characters"):
-            settings.load(environment={f"TOWLINE_{variable}": value})
-    settings.load(environment={f"TOWLINE_{variable}": "12345678"})
+            config.load(environment={f"TOWLINE_{variable}": value})
+    config.load(environment={f"TOWLINE_{variable}": "12345678"})
 
 
 @pytest.mark.parametrize("text", ['["read", "submit"]', "read,submit", "read submit"])
 def test_a_key_of_the_environment(text: str) -> None:
     """Its name is part of the variable; scopes are JSON or words."""
     variables = {"TOWLINE_API_KEYS__CI__KEY": "k" * 16, "TOWLINE_API_KEYS__CI__SCOPES": text}
-    assert settings.load(environment=variables).api_keys["ci"].scopes == ("read", "submit")
+    assert config.load(environment=variables).api_keys["ci"].scopes == ("read", "submit")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_key_of_the_environment(text: str) -> None:
 def test_bad_settings_name_themselves(environment: dict[str, str], complaint: str) -> None:
     """A bad setting ends in one line that names it and what is allowed."""
     with pytest.raises(Rejected, match=complaint) as caught:
-        settings.load(environment=environment)
+        config.load(environment=environment)
     assert "\n" not in str(caught.value)
 
 
@@ -99,7 +99,7 @@ def test_bad_settings_name_themselves(environment: dict[str, str], complaint: st
 def test_bad_files_are_one_line(tmp_path: Path, text: str) -> None:
     """A file that is no TOML, or sets what does not exist, is one clear line."""
     with pytest.raises(Rejected) as caught:
-        settings.load(written(tmp_path, text), {})
+        config.load(written(tmp_path, text), {})
     assert "\n" not in str(caught.value)
 
 
@@ -117,17 +117,17 @@ def test_the_kind_of_a_value_is_said_in_plain_words(
 ) -> None:
     """Not in those of Python."""
     with pytest.raises(Rejected, match=f"{complaint}$"):
-        settings.load(written(tmp_path, text), {})
+        config.load(written(tmp_path, text), {})
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_regular_expression_warns_nobody() -> None:
     """One that Python reads with a warning is taken as Python reads it today."""
-    loaded = settings.load(environment={"TOWLINE_TOW__VULNERABILITY_PATTERN": "[[1]]"})
+    loaded = config.load(environment={"TOWLINE_TOW__VULNERABILITY_PATTERN": "[[1]]"})
     assert loaded.tow.vulnerability_pattern is not None
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A file that was asked for must be there."""
     with pytest.raises(Rejected, match=r"absent\.toml"):
-        settings.load(tmp_path / "absent.toml", {})
+        config.load(tmp_path / "absent.toml", {})

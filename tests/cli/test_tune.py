@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from towline.cli import app
-from towline.core.staleness import THRESHOLD_SECONDS
-from towline.settings import load
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.config import load
 
 
 def towline(url: str, *arguments: str, **given: str) -> str:

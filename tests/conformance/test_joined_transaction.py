@@ -14,7 +14,7 @@ import pytest
 from tests.clocks import ManualClock
 from tests.conformance.deliveries import KEY, PAYLOAD, Handler
 from towline import Idempotency, Rejected
-from towline.store.sqlite_library import sqlite3 as own_sqlite3
+from towline_once.db.sqlite_driver import sqlite3 as own_sqlite3
 
 CREATE = "CREATE TABLE orders (number INTEGER)"
 INSERT = "INSERT INTO orders VALUES (7)"

@@ -299,8 +299,8 @@ def test_one_opening_makes_a_handle_in_one_loop(backend_url: str) -> None:
 
 def test_two_loops_share_a_redis_connection_by_mistake(redis_url: str) -> None:
     """One connection that is passed to two handles belongs to the loop that used it first."""
-    from towline.store.clock import SystemClock
-    from towline.store.redis import Redis
+    from towline_once.clock import SystemClock
+    from towline_once.db.redis.client import Redis
 
     redis = Redis(redis_url, clock=SystemClock())
     loop = asyncio.new_event_loop()

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.clocks import ManualClock
-from towline.coordination.lease import Lease
-from towline.errors import LeaseLost
+from towline_once.coordination.lease import Lease
+from towline_once.errors import LeaseLost
 
 TTL = 600.0
 

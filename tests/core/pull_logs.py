@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from towline.core.pulls import PullEvent
+from towline.pulls.model import PullEvent
 
 MINUTE = 60_000_000
 

@@ -6,23 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from towline.core.events import (
-    Actor,
-    CheckChanged,
-    Commented,
-    Event,
-    MergeGroupChanged,
-    PullRequestChanged,
-    ReviewSubmitted,
-)
-from towline.core.facts import Facts
-from towline.core.folding import fold
-from towline.core.happenings import Context
-from towline.core.lifecycle import State
-from towline.core.pulls import PullRecord, Tracked
-from towline.core.signals import Signals, Towing
-from towline.core.snapshot import Snapshot
-from towline.core.tracking import Entry, decide, opened
+from towline.events import (Actor, CheckChanged, Commented, Event, MergeGroupChanged, PullRequestChanged, ReviewSubmitted)
+from towline.pulls.facts import Facts
+from towline.pulls.apply_event import fold
+from towline.pulls.transitions import Context
+from towline.pulls.lifecycle import State
+from towline.pulls.model import (PullRecord, Tracked)
+from towline.pulls.signals import (Signals, Towing)
+from towline.forges.snapshot import Snapshot
+from towline.pulls.transitions import (Entry, decide, opened)
 
 REPO = "octo-org/app"
 HEAD, NEXT = "a" * 40, "b" * 40

@@ -6,19 +6,11 @@ from typing import Any
 
 import pytest
 
-from towline.core.budgets import (
-    MAX_TRIES,
-    STRATEGIES,
-    Strategy,
-    after_move,
-    exhausted,
-    none_used,
-    oscillates,
-    spent,
-)
-from towline.core.commands import ALLOWED_IN, COMMANDS, Command, parse, refusal
-from towline.core.lifecycle import STATES, State
-from towline.core.staleness import THRESHOLD_SECONDS, is_stale
+from towline.pulls.budgets import (MAX_TRIES, STRATEGIES, Strategy, after_move, exhausted, none_used, oscillates, spent)
+from towline.pulls.command_rules import (ALLOWED_IN, refusal)
+from towline.inbox.slash_commands import (COMMANDS, Command, parse)
+from towline.pulls.lifecycle import (STATES, State)
+from towline.pulls.staleness import (THRESHOLD_SECONDS, is_stale)
 
 FULL: dict[Strategy, int] = dict.fromkeys(STRATEGIES, 1)
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.fixers.workshop import Tree, git
-from towline.core.diffs import FileChange, Line, before, parse_diff
-from towline.errors import Rejected
+from towline.fix.diff import (FileChange, Line, before, parse_diff)
+from towline_once.errors import Rejected
 
 NASTY_NAMES = [
     "plain.py",

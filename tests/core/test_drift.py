@@ -28,13 +28,13 @@ from tests.core.pull_words import (
     snapshot,
     suite,
 )
-from towline.core.budgets import STRATEGIES, Strategy
-from towline.core.drift import actual_state, correct
-from towline.core.events import CheckChanged, Event
-from towline.core.lifecycle import STATES, TERMINAL, State
-from towline.core.pulls import PullRecord, Tracked
-from towline.core.signals import Signal, Signals
-from towline.core.staleness import THRESHOLD_SECONDS
+from towline.pulls.budgets import (STRATEGIES, Strategy)
+from towline.pulls.drift import (actual_state, correct)
+from towline.events import (CheckChanged, Event)
+from towline.pulls.lifecycle import (STATES, TERMINAL, State)
+from towline.pulls.model import (PullRecord, Tracked)
+from towline.pulls.signals import (Signal, Signals)
+from towline.pulls.staleness import THRESHOLD_SECONDS
 
 LIVE = [state for state in STATES if state not in TERMINAL]
 GREEN, RED = check("success"), check("failure")

@@ -7,20 +7,10 @@ from typing import Any
 import pytest
 
 from tests.core.pull_words import check, facts, policy, pull, suite
-from towline.core.events import Event
-from towline.core.facts import (
-    CheckFact,
-    Facts,
-    Verdict,
-    checks_verdict,
-    is_newer,
-    matches,
-    policy_is_outdated,
-    policy_verdict,
-    read_failures,
-)
-from towline.core.failures import Pattern
-from towline.core.signals import Signals
+from towline.events import Event
+from towline.pulls.facts import (CheckFact, Facts, Verdict, checks_verdict, is_newer, matches, policy_is_outdated, policy_verdict, read_failures)
+from towline_once.failure_patterns import Pattern
+from towline.pulls.signals import Signals
 
 GREEN, RED, RUNNING = check("success"), check("failure"), check("pending")
 REQUIRED = Signals(required=("build", "test-*"))

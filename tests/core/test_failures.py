@@ -12,15 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from towline.core.failure_patterns import BUILT_IN, Kind, rules
-from towline.core.failures import (
-    EVIDENCE_CHARS,
-    INTERRUPTED,
-    Failure,
-    Pattern,
-    classify_failure,
-)
-from towline.errors import Rejected
+from towline_once.failure_patterns import (BUILT_IN, Kind, rules)
+from towline_once.failures import (EVIDENCE_CHARS, INTERRUPTED, Failure, classify_failure)
+from towline_once.failure_patterns import Pattern
+from towline_once.errors import Rejected
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "ci-failures"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from towline.core.events import Actor, CheckChanged, Commented, Event, IssueChanged, Pinged
-from towline.core.fix_start import advised, check_of, errand_of, instruction_in, replacing
-from towline.core.fixrun import FixPolicy, FixRules, IssueRule
+from towline.events import (Actor, CheckChanged, Commented, Event, IssueChanged, Pinged)
+from towline.fix.requests import (advised, check_of, errand_of, instruction_in, replacing)
+from towline.fix.model import (FixPolicy, FixRules, IssueRule)
 
 REPO = "octo-org/app"
 RULES = FixRules(

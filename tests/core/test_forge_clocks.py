@@ -17,10 +17,10 @@ from tests.core.pull_words import (
     policy,
     snapshot,
 )
-from towline.core.drift import correct
-from towline.core.events import CheckChanged
-from towline.core.lifecycle import State
-from towline.core.tracking import decide
+from towline.pulls.drift import correct
+from towline.events import CheckChanged
+from towline.pulls.lifecycle import State
+from towline.pulls.transitions import decide
 
 GREEN, RED = check("success"), check("failure")
 REFUSED = policy("failure")

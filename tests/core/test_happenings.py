@@ -22,12 +22,12 @@ from tests.core.pull_words import (
     review,
     told,
 )
-from towline.core.events import Actor, Event
-from towline.core.happenings import doubted_since
-from towline.core.lifecycle import State
-from towline.core.signals import Signal, Signals
-from towline.core.staleness import THRESHOLD_SECONDS
-from towline.core.tracking import decide
+from towline.events import (Actor, Event)
+from towline.pulls.transitions import doubted_since
+from towline.pulls.lifecycle import State
+from towline.pulls.signals import (Signal, Signals)
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.pulls.transitions import decide
 
 BOT = Actor("merge[bot]", "bot")
 SIGNALS = Signals(

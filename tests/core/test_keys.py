@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from towline.core import keys
-from towline.errors import Rejected
+from towline_once import keys
+from towline_once.errors import Rejected
 
 GUID = "550e8400-e29b-41d4-a716-446655440000"
 

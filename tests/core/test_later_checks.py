@@ -22,15 +22,15 @@ from tests.core.pull_words import (
     suite,
     told,
 )
-from towline.core.budgets import STRATEGIES, Strategy, oscillates
-from towline.core.drift import correct
-from towline.core.events import CheckChanged, Event
-from towline.core.happenings import Context
-from towline.core.lifecycle import State
-from towline.core.pulls import PullRecord
-from towline.core.signals import Signals
-from towline.core.sweep import history_of
-from towline.core.tracking import decide
+from towline.pulls.budgets import (STRATEGIES, Strategy, oscillates)
+from towline.pulls.drift import correct
+from towline.events import (CheckChanged, Event)
+from towline.pulls.transitions import Context
+from towline.pulls.lifecycle import State
+from towline.pulls.model import PullRecord
+from towline.pulls.signals import Signals
+from towline.reconciler.decision import history_of
+from towline.pulls.transitions import decide
 
 GREEN = check("success")
 USED: dict[Strategy, int] = dict.fromkeys(STRATEGIES, 1)

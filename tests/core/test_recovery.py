@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline.core import keys, recovery
-from towline.core.recovery import HOUR_US, Entry, Hook, HourCounts, Limits, Mark
-from towline.errors import Rejected
-from towline.sources import SOURCES
+from towline_once import keys
+from towline.forges import delivery_log
+from towline.forges.delivery_log import (HOUR_US, Entry, Hook, HourCounts, Limits, Mark)
+from towline_once.errors import Rejected
+from towline.inbox.sources import SOURCES
 
 MINUTE = 60_000_000
 NOON = 500_000 * HOUR_US
@@ -23,13 +24,13 @@ def entry(
     return Entry(number, guid, at_us, redelivery, status, "push")
 
 
-def guids(sent: list[recovery.Sent]) -> list[str]:
+def guids(sent: list[delivery_log.Sent]) -> list[str]:
     return [one.guid for one in sent]
 
 
 def missing(entries: list[Entry], known: set[str], mark: Mark = MARK) -> list[str]:
-    sent = recovery.grouped(entries)
-    return guids(recovery.missing(sent, known, mark, NOON, LIMITS))
+    sent = delivery_log.grouped(entries)
+    return guids(delivery_log.missing(sent, known, mark, NOON, LIMITS))
 
 
 def test_what_the_inbox_does_not_know_is_missing_oldest_first() -> None:
@@ -45,11 +46,11 @@ def test_attempts_at_one_delivery_are_one() -> None:
         entry(9, "a", NOON - MINUTE, 200, redelivery=True),
         entry(5, "a", NOON - 3 * HOUR_US, 502),
     ]
-    [one] = recovery.grouped(log)
+    [one] = delivery_log.grouped(log)
     assert (one.first_us, one.last_us, one.entry_id) == (NOON - 3 * HOUR_US, NOON - MINUTE, 9)
     assert one.whole
     assert one.answered_us > 0
-    assert recovery.grouped(log[:1])[0].whole is False
+    assert delivery_log.grouped(log[:1])[0].whole is False
 
 
 def test_an_answered_delivery_is_missing_only_after_the_grace() -> None:
@@ -64,52 +65,52 @@ def test_what_somebody_else_answered_before_the_first_sweep_is_not_ours() -> Non
     mark = Mark(began_us=NOON - MINUTE, watermark_us=NOON - 72 * HOUR_US)
     log = [entry(2, "theirs", NOON - HOUR_US, 200), entry(1, "lost", NOON - HOUR_US, 0)]
     assert missing(log, set(), mark) == ["lost"]
-    counts = recovery.hourly(recovery.grouped(log), {"lost"}, mark, NOON - 72 * HOUR_US)
+    counts = delivery_log.hourly(delivery_log.grouped(log), {"lost"}, mark, NOON - 72 * HOUR_US)
     assert [(count.delivered, count.received) for count in counts] == [(1, 1)]
 
 
 def test_what_was_refused_is_not_tried_again() -> None:
     """A delivery that cannot be taken in is noted for as long as the log shows it."""
     log = [entry(1, "bad", NOON - MINUTE)]
-    sent = recovery.grouped(log)
-    mark = recovery.tallied(MARK, [], sent)
+    sent = delivery_log.grouped(log)
+    mark = delivery_log.tallied(MARK, [], sent)
     assert missing(log, set(), mark) == []
     later = [entry(2, "x", NOON + 3 * HOUR_US)]
-    moved = recovery.advanced(mark, recovery.grouped(later), [], NOON + 4 * HOUR_US, LIMITS)
+    moved = delivery_log.advanced(mark, delivery_log.grouped(later), [], NOON + 4 * HOUR_US, LIMITS)
     assert (mark.refused, moved.refused) == (("bad",), ())
 
 
 def test_the_log_is_read_from_a_whole_hour_before_the_watermark_and_at_most_three_days() -> None:
     """The overlap, down to the hour's start; never further back than GitHub's log goes."""
     mark = MARK._replace(watermark_us=NOON + 10 * MINUTE)
-    assert recovery.read_since(mark, NOON + 20 * MINUTE, LIMITS) == NOON - HOUR_US
+    assert delivery_log.read_since(mark, NOON + 20 * MINUTE, LIMITS) == NOON - HOUR_US
     mark = MARK._replace(watermark_us=NOON + 20 * MINUTE)
-    assert recovery.read_since(mark, NOON + 30 * MINUTE, LIMITS) == NOON
+    assert delivery_log.read_since(mark, NOON + 30 * MINUTE, LIMITS) == NOON
     old = MARK._replace(watermark_us=NOON - 500 * HOUR_US)
-    assert recovery.read_since(old, NOON + MINUTE, LIMITS) == NOON + MINUTE - 72 * HOUR_US
-    first = recovery.first_mark(NOON, LIMITS)
-    assert recovery.read_since(first, NOON, LIMITS) == NOON - 72 * HOUR_US
+    assert delivery_log.read_since(old, NOON + MINUTE, LIMITS) == NOON + MINUTE - 72 * HOUR_US
+    first = delivery_log.first_mark(NOON, LIMITS)
+    assert delivery_log.read_since(first, NOON, LIMITS) == NOON - 72 * HOUR_US
 
 
 def test_the_watermark_stops_at_what_is_left() -> None:
     """Up to the newest delivery, not into the grace, not past the unstored, and never back."""
-    sent = recovery.grouped([entry(i, str(i), NOON - (9 - i) * MINUTE) for i in range(1, 10)])
+    sent = delivery_log.grouped([entry(i, str(i), NOON - (9 - i) * MINUTE) for i in range(1, 10)])
 
-    def reached(left: list[recovery.Sent], mark: Mark = MARK, now_us: int = NOON) -> int:
-        return recovery.advanced(mark, sent, left, now_us, LIMITS).watermark_us
+    def reached(left: list[delivery_log.Sent], mark: Mark = MARK, now_us: int = NOON) -> int:
+        return delivery_log.advanced(mark, sent, left, now_us, LIMITS).watermark_us
 
     assert reached([]) == NOON - LIMITS.grace_us
     assert reached([], now_us=NOON + HOUR_US) == NOON
     assert reached([sent[4], sent[2]]) == sent[2].first_us
     ahead = MARK._replace(watermark_us=NOON + HOUR_US)
     assert reached([sent[0]], ahead) == NOON + HOUR_US
-    assert recovery.advanced(MARK, [], [], NOON, LIMITS) == MARK
+    assert delivery_log.advanced(MARK, [], [], NOON, LIMITS) == MARK
 
 
 def test_a_forge_clock_from_the_future_moves_no_watermark_past_the_log() -> None:
     """A wrong Date does not make the next sweep skip what comes meanwhile."""
-    sent = recovery.grouped([entry(1, "a", NOON - MINUTE)])
-    moved = recovery.advanced(MARK, sent, [], NOON + 24 * HOUR_US, LIMITS)
+    sent = delivery_log.grouped([entry(1, "a", NOON - MINUTE)])
+    moved = delivery_log.advanced(MARK, sent, [], NOON + 24 * HOUR_US, LIMITS)
     assert moved.watermark_us == NOON - MINUTE
 
 
@@ -122,36 +123,36 @@ def test_hours_are_counted_on_both_sides_of_their_border() -> None:
         entry(4, "again", NOON + MINUTE, redelivery=True),
         entry(5, "older", NOON + MINUTE, redelivery=True),
     ]
-    sent = recovery.grouped(log)
-    mark = recovery.tallied(MARK, [one for one in sent if one.guid in {"before", "older"}])
-    counts = recovery.hourly(sent, {"before", "after", "older"}, mark, NOON - HOUR_US)
+    sent = delivery_log.grouped(log)
+    mark = delivery_log.tallied(MARK, [one for one in sent if one.guid in {"before", "older"}])
+    counts = delivery_log.hourly(sent, {"before", "after", "older"}, mark, NOON - HOUR_US)
     assert counts == [HourCounts(NOON - HOUR_US, 2, 0, 1), HourCounts(NOON, 1, 1, 0)]
 
 
 def test_an_hour_seen_in_part_is_not_counted() -> None:
     """Where the log is read from the middle of an hour, that hour keeps the count it has."""
-    sent = recovery.grouped([entry(1, "a", NOON + 30 * MINUTE), entry(2, "b", NOON + HOUR_US)])
-    counts = recovery.hourly(sent, {"a", "b"}, MARK, NOON + 20 * MINUTE)
+    sent = delivery_log.grouped([entry(1, "a", NOON + 30 * MINUTE), entry(2, "b", NOON + HOUR_US)])
+    counts = delivery_log.hourly(sent, {"a", "b"}, MARK, NOON + 20 * MINUTE)
     assert counts == [HourCounts(NOON + HOUR_US, 1, 1, 0)]
 
 
 def test_a_sweep_that_was_broken_off_is_counted_by_the_next() -> None:
     """Of what was under way, the stored is recovered and the rest is missing still."""
     log = [entry(1, "stored", NOON - MINUTE), entry(2, "not yet", NOON - MINUTE)]
-    sent = recovery.grouped(log)
-    mark = recovery.resumed(MARK._replace(underway=("stored", "not yet")), sent, {"stored"})
+    sent = delivery_log.grouped(log)
+    mark = delivery_log.resumed(MARK._replace(underway=("stored", "not yet")), sent, {"stored"})
     assert (mark.underway, mark.recovered) == ((), {NOON - HOUR_US: 1})
     assert missing(log, {"stored"}, mark) == ["not yet"]
-    assert recovery.resumed(mark, sent, {"stored"}) == mark
+    assert delivery_log.resumed(mark, sent, {"stored"}) == mark
 
 
 def test_a_mark_survives_being_written() -> None:
     """What is read from the store is what was written."""
     mark = Mark(1, 2, ("u",), ("r", "é"), {NOON: 3, 0: 1})
-    assert recovery.mark_from(recovery.mark_text(mark)) == mark
+    assert delivery_log.mark_from(delivery_log.mark_text(mark)) == mark
 
 
-@pytest.mark.parametrize("hook", [recovery.repo_hook("acme/app:17"), recovery.app_hook("42")])
+@pytest.mark.parametrize("hook", [delivery_log.repo_hook("acme/app:17"), delivery_log.app_hook("42")])
 def test_the_source_reads_the_same_key_from_the_headers(hook: Hook) -> None:
     """A delivery from the log has the key that its webhook had, or would have had."""
     headers = hook.headers("guid-1", "push")
@@ -178,20 +179,20 @@ def test_the_source_reads_the_same_key_from_the_headers(hook: Hook) -> None:
 def test_a_hook_that_is_written_wrongly_is_refused(text: str) -> None:
     """Nothing but OWNER/NAME:HOOK_ID gets into a URL."""
     with pytest.raises(Rejected, match="OWNER/NAME:HOOK_ID"):
-        recovery.repo_hook(text)
+        delivery_log.repo_hook(text)
     with pytest.raises(Rejected, match="App's id"):
-        recovery.app_hook("Iv1.8a61f9b3a7aba766")
+        delivery_log.app_hook("Iv1.8a61f9b3a7aba766")
 
 
 def test_what_was_passed_over_once_stays_so_when_its_answer_is_out_of_sight() -> None:
     """Answered elsewhere before the first sweep, then failed: the next sweep sees the failure."""
     mark = Mark(began_us=NOON - MINUTE, watermark_us=NOON - 3 * HOUR_US)
     answered, failed = entry(1, "a", NOON - 3 * HOUR_US, 200), entry(2, "a", NOON - 2 * MINUTE, 0)
-    sent = recovery.grouped([answered, failed])
-    assert recovery.missing(sent, set(), mark, NOON, LIMITS) == []
-    after = recovery.advanced(mark, sent, [], NOON, LIMITS)
-    assert recovery.read_since(after, NOON, LIMITS) > answered.delivered_us
-    assert recovery.missing(recovery.grouped([failed]), set(), after, NOON, LIMITS) == []
+    sent = delivery_log.grouped([answered, failed])
+    assert delivery_log.missing(sent, set(), mark, NOON, LIMITS) == []
+    after = delivery_log.advanced(mark, sent, [], NOON, LIMITS)
+    assert delivery_log.read_since(after, NOON, LIMITS) > answered.delivered_us
+    assert delivery_log.missing(delivery_log.grouped([failed]), set(), after, NOON, LIMITS) == []
 
 
 def test_an_old_answer_is_no_reason_to_wait() -> None:
@@ -218,14 +219,14 @@ def test_nothing_unstored_is_ever_behind_the_watermark(
     log: list[Entry], known: set[str], unlucky: set[str]
 ) -> None:
     """Whatever the log, the inbox and the failures: the next sweep reads all that is missing."""
-    first_since = recovery.read_since(MARK, NOON, LIMITS)
-    sent = recovery.grouped(entry for entry in log if entry.delivered_us >= first_since)
-    lost = recovery.missing(sent, known, MARK, NOON, LIMITS)
+    first_since = delivery_log.read_since(MARK, NOON, LIMITS)
+    sent = delivery_log.grouped(entry for entry in log if entry.delivered_us >= first_since)
+    lost = delivery_log.missing(sent, known, MARK, NOON, LIMITS)
     left = [one for one in lost if one.guid in unlucky]
-    mark = recovery.advanced(MARK, sent, left, NOON, LIMITS)
-    since = recovery.read_since(mark, NOON, LIMITS)
+    mark = delivery_log.advanced(MARK, sent, left, NOON, LIMITS)
+    since = delivery_log.read_since(mark, NOON, LIMITS)
     stored = known | {one.guid for one in lost if one.guid not in unlucky}
-    again = recovery.grouped(entry for entry in log if entry.delivered_us >= since)
-    assert guids(recovery.missing(again, stored, mark, NOON, LIMITS)) == guids(left)
-    for count in recovery.hourly(sent, stored, mark, since):
+    again = delivery_log.grouped(entry for entry in log if entry.delivered_us >= since)
+    assert guids(delivery_log.missing(again, stored, mark, NOON, LIMITS)) == guids(left)
+    for count in delivery_log.hourly(sent, stored, mark, since):
         assert 0 <= count.received + count.recovered <= count.delivered

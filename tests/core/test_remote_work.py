@@ -11,18 +11,8 @@ from typing import Any
 import pytest
 
 from towline import payload_hash
-from towline.core.remote_work import (
-    BadDigest,
-    Claim,
-    Failure,
-    Renewal,
-    read_claim,
-    read_completion,
-    read_failure,
-    read_renewal,
-    sealed,
-)
-from towline.errors import Rejected
+from towline.submit.rules import (BadDigest, Claim, Failure, Renewal, read_claim, read_completion, read_failure, read_renewal, sealed)
+from towline_once.errors import Rejected
 
 HOUR = 3_600_000_000
 RESULT = {"b": 1.0, "a": "ü"}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline.core.pip_audit import Vulnerable, needed_versions
-from towline.core.requirement_specs import raised, version_of
-from towline.core.requirements_files import bump, exact_pins, is_requirements_file
-from towline.errors import Rejected
+from towline.fix.fixers.pip_audit_report import (Vulnerable, needed_versions)
+from towline.fix.fixers.requirement_specs import (raised, version_of)
+from towline.fix.fixers.requirements_files import (bump, exact_pins, is_requirements_file)
+from towline_once.errors import Rejected
 
 FIXED = "2.5.1"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from towline.core.dispatch import Candidate, allot
-from towline.core.retry import Backoff, after_failure, after_lost_lease
+from towline.jobs.model import (Candidate, allot)
+from towline.jobs.model import (Backoff, after_failure, after_lost_lease)
 
 BACKOFF = Backoff(30, 600)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import Tree
-from towline.core.fixrun import FixPolicy
-from towline.core.patch_paths import matches, trick
-from towline.core.safety import Finding, check_patch, refusal
+from towline.fix.model import FixPolicy
+from towline.fix.safety import (matches, trick)
+from towline.fix.safety import (Finding, check_patch, refusal)
 
 POLICY = FixPolicy()
 

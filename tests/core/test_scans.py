@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline.core.pip_audit import needed_versions
-from towline.core.scans import ScanFinding, bandit_unread, new_findings, read_bandit, read_sarif
-from towline.core.secret_patterns import secrets_in
-from towline.errors import Rejected
+from towline.fix.fixers.pip_audit_report import needed_versions
+from towline.fix.scanners import (ScanFinding, bandit_unread, new_findings, read_bandit, read_sarif)
+from towline.fix.secret_patterns import secrets_in
+from towline_once.errors import Rejected
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),

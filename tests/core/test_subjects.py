@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from towline.core.events import (
-    CheckChanged,
-    CommandGiven,
-    Commented,
-    Event,
-    InstallationChanged,
-    IssueChanged,
-    MergeGroupChanged,
-    Pinged,
-    PullRequestChanged,
-    Pushed,
-    ReviewSubmitted,
-    Ticked,
-)
-from towline.core.subjects import subject_of
+from towline.events import (CheckChanged, CommandGiven, Commented, Event, InstallationChanged, IssueChanged, MergeGroupChanged, Pinged, PullRequestChanged, Pushed, ReviewSubmitted, Ticked)
+from towline.inbox.ingest import subject_of
 
 SHA, OTHER = "a" * 40, "b" * 40
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.core.pull_words import CONTEXT, START_US, check, new_record, snapshot
-from towline.core.budgets import MAX_TRIES, none_used, spent
-from towline.core.classify import Case, Diagnosis, Finding
-from towline.core.facts import Facts
-from towline.core.lifecycle import State
-from towline.core.pulls import PullEvent
-from towline.core.sweep import (
-    MOST_UNANSWERED,
-    as_stored,
-    case_of,
-    corrected_by,
-    diagnosed,
-    given_up,
-    history_of,
-)
-from towline.core.sweep_policy import RepoPolicy, TowPolicy
+from towline.pulls.budgets import (MAX_TRIES, none_used, spent)
+from towline.reconciler.rules import (Case, Diagnosis, Finding)
+from towline.pulls.facts import Facts
+from towline.pulls.lifecycle import State
+from towline.pulls.model import PullEvent
+from towline.reconciler.decision import (MOST_UNANSWERED, as_stored, case_of, corrected_by, diagnosed, given_up, history_of)
+from towline.pulls.policy import (RepoPolicy, TowPolicy)
 
 NOW = 1_000_000.0
 

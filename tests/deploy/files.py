@@ -11,7 +11,7 @@ import yaml  # type: ignore[import-untyped]
 
 from scripts.reference import every_command, spelled
 from scripts.reference_settings import every_setting
-from towline.settings import Settings
+from towline.config import Settings
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 DATA_PORT = 8788

@@ -18,7 +18,7 @@ from tests.deploy.files import (
     is_a_setting,
     text_of,
 )
-from towline import settings
+from towline import config
 
 ROOT = DEPLOY.parent
 OURS = ("migrate", "api", "worker")
@@ -96,7 +96,7 @@ def test_a_service_of_compose(name: str) -> None:
     assert all(is_a_setting(variable) for variable in service["environment"])
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
-    drain = settings.WorkerSettings().drain_seconds
+    drain = config.WorkerSettings().drain_seconds
     assert int(service["stop_grace_period"].removesuffix("s")) > drain + 10
 
 
@@ -132,7 +132,7 @@ def test_the_example_of_secrets_loads(tmp_path: Path) -> None:
     given = dict(line.split("=", 1) for line in lines)
     assert all(is_a_setting(name) for name in given)
     beside = services()["api"]["environment"]
-    loaded = settings.load(
+    loaded = config.load(
         environment=given | {k: re.sub(r"\$\{.*?\}", "x", v) for k, v in beside.items()}
     )
     assert loaded.engine == "celery"

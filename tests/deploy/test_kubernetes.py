@@ -16,7 +16,7 @@ from tests.deploy.files import (
     manifests,
     of_kind,
 )
-from towline.settings import Settings
+from towline.config import Settings
 
 VERSIONS = {
     "ConfigMap": "v1",

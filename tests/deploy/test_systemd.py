@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.files import DEPLOY, complaint_about
-from towline.settings import Settings
+from towline.config import Settings
 
 UNITS = ("towline.service", "towline-worker@.service")
 PROGRAM = "/opt/towline/bin/towline"

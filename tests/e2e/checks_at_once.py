@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from tests.e2e.ledger import looking_at, nothing_left
 from tests.e2e.senders import Crowd, Parcel, signed
-from towline.store.sql import Statement
+from towline_once.db.statement import Statement
 
 AUTHOR: Final = "dependabot[bot]"
 REPO: Final = "acme/app"

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.e2e.fix_over_http import SOURCE
 from tests.e2e.tow_over_http import OURS
-from towline.sim.http_faults import HttpFault
+from towline_sim.github.faults import HttpFault
 
 _KNOCK = """
 import socket

@@ -27,7 +27,7 @@ from tests.e2e.fix_over_http import (
 from tests.e2e.programs import PATIENCE, ROOT, Program
 from tests.e2e.tow_over_http import place_on
 from tests.unisolated import UNISOLATED
-from towline.core.fixrun import STAGES
+from towline.fix.model import STAGES
 
 TESTS = {"argv": ["grep", "-c", "hello", SOURCE], "name": "tests"}
 

@@ -32,8 +32,8 @@ from tests.e2e.fix_over_http import (
 )
 from tests.e2e.programs import Program, open_files
 from tests.e2e.tow_over_http import Place, place_on
-from towline.core.fixrun import STAGES
-from towline.sim.http_faults import HttpFaultKind
+from towline.fix.model import STAGES
+from towline_sim.github.faults import HttpFaultKind
 
 PATIENCE = 150.0
 PASSED = {

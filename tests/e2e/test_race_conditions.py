@@ -23,7 +23,7 @@ from tests.e2e.fix_over_http import (
     writes_to,
 )
 from tests.e2e.tow_over_http import REPO, Place, place_on
-from towline.sim.http_faults import HttpFault
+from towline_sim.github.faults import HttpFault
 
 NOTE_IT = 'mkdir -p asked && echo done > "asked/$(cksum | cut -d" " -f1)"'
 """A change of its own for each plan, wherever it is made."""

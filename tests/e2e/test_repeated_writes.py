@@ -14,7 +14,7 @@ from tests.e2e.programs import Program
 from tests.web.control_plane import is_problem
 from tests.web.front_door import settings_for
 from tests.web.writes import OPERATOR, REBUILD, tow, with_key
-from towline.service import Service
+from towline.app.service import Service
 
 ROUNDS = 6
 

@@ -18,10 +18,10 @@ from tests.e2e.tow_over_http import (
     towing,
     used,
 )
-from towline.sim.actors import Habit
-from towline.sim.actors_ci import Fate
-from towline.sim.entities import Comment
-from towline.sim.town import Customs
+from towline_sim.actors.base import Habit
+from towline_sim.actors.ci import Fate
+from towline_sim.github.entities import Comment
+from towline_sim.actors.scenario import Customs
 
 DEVELOPER = "octocat"
 BROKEN = Customs(jenkins={"transient": 1.0})

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.tow_over_http import HOUR, JOB, MINUTE, REPO, Place, of_type, told, towing, used
-from towline.flow.reconcile_breakers import GLOBAL
-from towline.sim.actors import Habit, Outage
-from towline.sim.http_faults import HttpFault
-from towline.sim.jenkins_http import Outage as Silence
-from towline.sim.town import Customs
+from towline.remediation.breakers import GLOBAL
+from towline_sim.actors.base import Habit
+from towline_sim.github.fault_dice import Outage
+from towline_sim.github.faults import HttpFault
+from towline_sim.jenkins import Outage as Silence
+from towline_sim.actors.scenario import Customs
 
 pytestmark = pytest.mark.slow
 

@@ -19,11 +19,11 @@ from tests.e2e.tow_over_http import (
     used,
 )
 from tests.web.front_door import until
-from towline.core.remedies import CLOSING_TEXT
-from towline.sim.actors import Habit
-from towline.sim.actors_bots import Ruling
-from towline.sim.actors_ci import Fate
-from towline.sim.town import AUTHOR, Customs
+from towline.remediation.strategies import CLOSING_TEXT
+from towline_sim.actors.base import Habit
+from towline_sim.actors.bots import Ruling
+from towline_sim.actors.ci import Fate
+from towline_sim.actors.scenario import (AUTHOR, Customs)
 
 DAY_US = 24 * 3600 * 1_000_000
 TO_MERGED = ["POLICY_STARTED", "POLICY_PASSED", "APPROVAL_GRANTED", "MERGE_SUCCEEDED"]

@@ -27,7 +27,7 @@ from tests.e2e.tow_over_http import (
 )
 from tests.hook_world import TOKEN
 from tests.web.front_door import until
-from towline.sim.town import Customs
+from towline_sim.actors.scenario import Customs
 
 TRANSIENT = Customs(jenkins={"transient": 1.0})
 FLEET = 6

@@ -21,20 +21,20 @@ from tests.hook_world import SECRET, TOKEN
 from tests.hook_world import served as forge_served
 from tests.sim.github_server import Receiver
 from tests.web.front_door import served, until
-from towline.ci.jenkins import JenkinsCi
+from towline.integrations.jenkins.ci import JenkinsCi
 from towline.cli.serve import guarded
-from towline.forges.github import GitHubForge
-from towline.ports.jobs import OWN_QUEUE, JobRecord
-from towline.service import Service
-from towline.service_tow import Outside
-from towline.service_web import apps_of
-from towline.settings import Settings
-from towline.sim.entities import Pull
-from towline.sim.http import GitHubSim
-from towline.sim.http_limits import Limits
-from towline.sim.jenkins import JenkinsWorld, SimBuild
-from towline.sim.jenkins_http import JenkinsSim
-from towline.sim.town import AUTHOR, JENKINS, JOBS, POLICY, Customs, Town
+from towline.forges.github.forge import GitHubForge
+from towline.jobs.model import (OWN_QUEUE, JobRecord)
+from towline.app.service import Service
+from towline.app.tow import Outside
+from towline.app.web import apps_of
+from towline.config import Settings
+from towline_sim.github.entities import Pull
+from towline_sim.github.server import GitHubSim
+from towline_sim.github.limits import Limits
+from towline_sim.jenkins import (JenkinsWorld, SimBuild)
+from towline_sim.jenkins import JenkinsSim
+from towline_sim.actors.scenario import (AUTHOR, JENKINS, JOBS, POLICY, Customs, Town)
 
 REPO = "octo-org/app"
 OURS = "towline-bot"

@@ -15,15 +15,15 @@ from typing import Any
 
 import asyncpg
 
-from towline.core.retry import Backoff
-from towline.engines.celery import CeleryBell
-from towline.engines.celery_worker import CeleryWorker
-from towline.errors import Transient
-from towline.flow.work import Crew, WorkRules
-from towline.ports.jobs import Claimed
-from towline.store.clock import SystemClock
-from towline.store.jobs import SqlJobs
-from towline.wiring import database_for
+from towline.jobs.model import Backoff
+from towline.jobs.celery import CeleryBell
+from towline.jobs.celery_worker import CeleryWorker
+from towline_once.errors import Transient
+from towline.jobs.runner import (Crew, WorkRules)
+from towline.jobs.model import Claimed
+from towline_once.clock import SystemClock
+from towline.jobs.store import SqlJobs
+from towline_once.backends import database_for
 
 TABLES = """
 CREATE TABLE starts (job_id text, attempt int, pid int, at timestamptz DEFAULT clock_timestamp());

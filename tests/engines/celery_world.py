@@ -17,12 +17,12 @@ from typing import Any
 import asyncpg
 
 from tests.engines.celery_child import TABLES
-from towline.engines.celery import CeleryBell
-from towline.flow.reap import Reaper
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
-from towline.wiring import database_for
+from towline.jobs.celery import CeleryBell
+from towline.upkeep.reaper import Reaper
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
+from towline_once.backends import database_for
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0

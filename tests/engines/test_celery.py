@@ -15,8 +15,8 @@ import redis
 
 from tests.engines.celery_world import World, alongside, some, world
 from tests.servers import RedisServer
-from towline.engines.celery import QUEUE, TASK, CeleryBell, celery_app
-from towline.ports.jobs import NewJob
+from towline.jobs.celery import (QUEUE, TASK, CeleryBell, celery_app)
+from towline.jobs.model import NewJob
 
 EFFECTS = "SELECT count(*) FROM effects"
 STARTS = "SELECT count(*) FROM starts"
@@ -275,7 +275,7 @@ def test_a_missing_package_is_named(module: str) -> None:
     """Where Celery is not installed, the error says how to get it."""
     program = (
         "import sys; sys.modules['celery'] = None\n"
-        f"try: import towline.engines.{module}\n"
+        f"try: import towline.jobs.embedded.{module}\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.clocks import ManualClock
-from towline.core.retry import Backoff
-from towline.engines.crowd import Crowd
-from towline.engines.embedded import EmbeddedWorker, ShoutingBell
-from towline.flow.work import Crew, WorkRules
-from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob
-from towline.store.clock import SystemClock
-from towline.store.jobs import SqlJobs
-from towline.wiring import database_for
+from towline.jobs.model import Backoff
+from towline.jobs.embedded import Crowd
+from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
+from towline.jobs.runner import (Crew, WorkRules)
+from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob)
+from towline_once.clock import SystemClock
+from towline.jobs.store import SqlJobs
+from towline_once.backends import database_for
 
 LOOK = 0.2
 HANDS = 32

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tests.engines.celery_world import some
-from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
-from towline.wiring import database_for
+from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
+from towline_once.backends import database_for
 
 NOTHING = ""
 

@@ -11,8 +11,8 @@ import pytest
 from tests.fault_proxy import FaultProxy, Mode
 from tests.servers import PostgresServer, at_port
 from towline import Transient
-from towline.store.clock import SystemClock
-from towline.store.postgres import Postgres
+from towline_once.clock import SystemClock
+from towline_once.db.postgres import Postgres
 
 PATIENCE = 60.0
 WHILE_IT_LISTENS = (460, 480, 500)

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.calls import handler, handles_on
 from tests.faults.far import SILENCES, SLACK, TIMEOUT, Far
 from towline import Idempotency, Locks, Rejected, Transient, keys
-from towline.wiring import backend_for
+from towline_once.backends import backend_for
 
 
 async def timed(call: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:

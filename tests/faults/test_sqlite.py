@@ -12,11 +12,11 @@ import pytest
 
 from tests.faults.calls import handles_on
 from towline import Transient, Unavailable
-from towline.store import sqlite_library
-from towline.store.clock import SystemClock
-from towline.store.sql import Statement
-from towline.store.sqlite import Sqlite
-from towline.store.sqlite_library import has_wal_reset_bug, sqlite3
+from towline_once.db import sqlite_driver
+from towline_once.clock import SystemClock
+from towline_once.db.statement import Statement
+from towline_once.db.sqlite import Sqlite
+from towline_once.db.sqlite_driver import (has_wal_reset_bug, sqlite3)
 
 TIMEOUT = 1.0
 SLACK = 2.0
@@ -148,7 +148,7 @@ async def test_an_affected_library_is_warned_about(
 ) -> None:
     """With a SQLite that has the WAL-reset bug, the first opening says what to install."""
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
-    monkeypatch.setattr(sqlite_library, "_warned", False)
+    monkeypatch.setattr(sqlite_driver, "_warned", False)
     database = Sqlite(sqlite_url, SystemClock())
     with caplog.at_level(logging.WARNING, "towline.store"):
         await database.connect()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clocks import WrongHostClock
 from towline import Dedup, Idempotency, Locks, LockTimeout, NoSlot, RateLimit, Slots, keys
-from towline.store.clock import SystemClock
+from towline_once.clock import SystemClock
 
 KEY = keys.Jira(webhook_id="7")
 

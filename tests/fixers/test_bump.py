@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.core.fixrun import Advisory, Command, Errand
-from towline.errors import Definitive, Transient
-from towline.fixers.bump import build
-from towline.fixers.config import PIP_AUDIT, FixerConfig
-from towline.ports.fixer import Plan
+from towline.fix.model import (Advisory, Command, Errand)
+from towline_once.errors import (Definitive, Transient)
+from towline.fix.fixers.bump import build
+from towline.fix.fixers.config import (PIP_AUDIT, FixerConfig)
+from towline.fix.fixers.base import Plan
 
 AUDIT = """
 import json

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.core.fixrun import Advisory, Command, Errand
-from towline.errors import Definitive, Rejected, Transient
-from towline.fixers.command import CommandFixer, build
-from towline.fixers.config import AgentConfig, FixerConfig
-from towline.ports.fixer import Plan
-from towline.ports.workspace import Ran
+from towline.fix.model import (Advisory, Command, Errand)
+from towline_once.errors import (Definitive, Rejected, Transient)
+from towline.fix.fixers.command import (CommandFixer, build)
+from towline.fix.fixers.config import (AgentConfig, FixerConfig)
+from towline.fix.fixers.base import Plan
+from towline.sandbox.base import Ran
 
 PLAN = Plan(
     Errand(

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import Tree
-from towline.core.fixrun import Command, Errand, FixPolicy, RunRecord
-from towline.errors import Transient
-from towline.fixers.command import CommandFixer
-from towline.fixers.config import AgentConfig, FixerConfig
-from towline.fixers.ruff import build
-from towline.flow.fix_checks import Safety, Scans, Validation
-from towline.flow.fix_stages import Attempt
-from towline.ports.fixer import Plan
-from towline.ports.workspace import Sandbox
+from towline.fix.model import (Command, Errand, FixPolicy, RunRecord)
+from towline_once.errors import Transient
+from towline.fix.fixers.command import CommandFixer
+from towline.fix.fixers.config import (AgentConfig, FixerConfig)
+from towline.fix.fixers.ruff import build
+from towline.fix.checks import (Safety, Scans, Validation)
+from towline.fix.attempt import Attempt
+from towline.fix.fixers.base import Plan
+from towline.sandbox.base import Sandbox
 from towline.sandbox.choice import Choice, MachineSandbox
 
 ERRAND = Errand(cause="failure", forge="github", repo="octo-org/app", base_ref="main", check="lint")

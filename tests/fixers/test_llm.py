@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.core.fixrun import Errand
-from towline.core.model_diffs import diff_in
-from towline.core.model_prompts import files_named, prompt_for
-from towline.errors import Definitive, Rejected, Transient
-from towline.fixers.config import FixerConfig, LlmConfig, Provider
-from towline.fixers.llm import build
-from towline.ports.fixer import Plan
+from towline.fix.model import Errand
+from towline.fix.fixers.llm import diff_in
+from towline.fix.fixers.llm import (files_named, prompt_for)
+from towline_once.errors import (Definitive, Rejected, Transient)
+from towline.fix.fixers.config import (FixerConfig, LlmConfig, Provider)
+from towline.fix.fixers.llm import build
+from towline.fix.fixers.base import Plan
 
 KEY = "sk-very-secret-1234567890"
 ERRAND = Errand(

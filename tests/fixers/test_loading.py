@@ -6,9 +6,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from towline.fixers.config import FixerConfig
-from towline.fixers.loading import GROUP, load_fixers
-from towline.ports.fixer import Fixer
+from towline.fix.fixers.config import FixerConfig
+from towline.fix.fixers import (GROUP, load_fixers)
+from towline.fix.fixers.base import Fixer
 
 
 def point(name: str, value: str) -> EntryPoint:
@@ -59,7 +59,7 @@ def test_a_broken_one_is_left_out_with_one_line(
     name: str, value: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others work on."""
-    ours = point("ruff", "towline.fixers.ruff:build")
+    ours = point("ruff", "towline.fix.fixers.ruff:build")
     fixers = load_fixers(["mine", "ruff"], FixerConfig(), [point(name, value), ours])
     assert list(fixers) == ["ruff"]
     (record,) = caplog.records
@@ -78,7 +78,7 @@ def test_what_is_not_configured_is_left_out(caplog: pytest.LogCaptureFixture) ->
 
 def test_nobody_replaces_one_of_ours() -> None:
     """A plug-in of the same name is not taken."""
-    points = [point("ruff", f"{__name__}:mine"), point("ruff", "towline.fixers.ruff:build")]
+    points = [point("ruff", f"{__name__}:mine"), point("ruff", "towline.fix.fixers.ruff:build")]
     fixers = load_fixers(["ruff"], FixerConfig(), points)
     assert fixers["ruff"].name == "ruff"
     other = load_fixers(["mine"], FixerConfig(), [point("mine", f"{__name__}:mine")])

@@ -8,15 +8,15 @@ from typing import Any
 
 from tests.clocks import ManualClock
 from tests.sources.samples import OLD_SECRET, SECRET, github_headers
-from towline.core.fixrun import FixPolicy, FixRules
-from towline.core.throttle import per_minute
-from towline.flow.fix_start import StartReader
-from towline.flow.ingest import Ingest, Receipt, Sender
-from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
-from towline.sources import SOURCES
-from towline.store.inbox import SqlInbox
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
+from towline.fix.model import (FixPolicy, FixRules)
+from towline_once.coordination.rate_limit import per_minute
+from towline.fix.starter import StartReader
+from towline.inbox.ingest import (Ingest, Receipt, Sender)
+from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, Wish)
+from towline.inbox.sources import SOURCES
+from towline.inbox.store import SqlInbox
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
 
 MINUTE_US = 60_000_000
 

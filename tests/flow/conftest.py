@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.clocks import ManualClock
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
-from towline.wiring import database_for
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
+from towline_once.backends import database_for
 
 
 @pytest.fixture

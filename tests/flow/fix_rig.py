@@ -16,24 +16,24 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.flow.fix_world import REPO, Nowhere, World
-from towline.coordination.checks import name_of
-from towline.coordination.lease import Lease
-from towline.coordination.locks import LockService
-from towline.core.events import CheckChanged
-from towline.core.fix_start import errand_of
-from towline.core.fixrun import FixPolicy, FixRules, RunRecord, Stage
-from towline.core.retry import Backoff
-from towline.flow.fix import FixHandler, FixParts
-from towline.flow.fix_plan import Patcher, Planner
-from towline.flow.fix_start import FIX, FixStarter
-from towline.flow.publish import Publishing
-from towline.flow.work import Crew, WorkRules
-from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
-from towline.ports.workspace import Sandbox
-from towline.store.jobs import SqlJobs
-from towline.store.runs import SqlRuns
-from towline.store.sql import Database
-from towline.wiring import Backend, backend_over, database_for
+from towline_once.arguments import name_of
+from towline_once.coordination.lease import Lease
+from towline_once.coordination.locks import LockService
+from towline.events import CheckChanged
+from towline.fix.requests import errand_of
+from towline.fix.model import (FixPolicy, FixRules, RunRecord, Stage)
+from towline.jobs.model import Backoff
+from towline.fix.pipeline import (FixHandler, FixParts)
+from towline.fix.plan import (Patcher, Planner)
+from towline.fix.starter import (FIX, FixStarter)
+from towline.fix.publish import Publishing
+from towline.jobs.runner import (Crew, WorkRules)
+from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, Wish)
+from towline.sandbox.base import Sandbox
+from towline.jobs.store import SqlJobs
+from towline.fix.store import SqlRuns
+from towline_once.db.statement import Database
+from towline_once.backends import (Backend, backend_over, database_for)
 
 MINUTE_US = 60_000_000
 

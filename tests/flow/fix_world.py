@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from towline.core.events import CheckChanged, PullRequestChanged
-from towline.core.fixrun import Errand
-from towline.core.snapshot import PullRef, Snapshot
-from towline.errors import Rejected
-from towline.flow.fix_stages import Attempt, StageEnd
-from towline.ports.fixer import FixerReport, Plan
-from towline.ports.forge import NewPull, Opened
-from towline.ports.workspace import Limits, Ran, Sandbox, Workspace
+from towline.events import (CheckChanged, PullRequestChanged)
+from towline.fix.model import Errand
+from towline.forges.snapshot import (PullRef, Snapshot)
+from towline_once.errors import Rejected
+from towline.fix.attempt import (Attempt, StageEnd)
+from towline.fix.fixers.base import (FixerReport, Plan)
+from towline.forges.base import (NewPull, Opened)
+from towline.sandbox.base import (Limits, Ran, Sandbox)
+from towline.git.workspace import Workspace
 
 REPO = "octo-org/app"
 BROKEN = "app.py:1:1: F401 unused import\nFound 1 error."

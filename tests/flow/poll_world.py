@@ -12,30 +12,31 @@ from tests.flow.recovery_world import FOREVER_US, Crash, Quiet
 from tests.forges import gitlab_place
 from tests.hook_world import served
 from tests.sim import github_server
-from towline.coordination.sql import SqlDocuments
-from towline.core.events import Commented, Event, IssueChanged
-from towline.core.throttle import Rate, Rates
-from towline.core.watermarks import Mark, mark_from
-from towline.flow.deliver import events_of_stored
-from towline.flow.ingest import Ingest, Receipt
-from towline.flow.poll import Pollers, PollReport, PollRules
-from towline.flow.poll_meeting import FirstTold
-from towline.forges.github_access import Access
-from towline.forges.github_polling import GitHubPolling
-from towline.forges.github_rest import github_client
-from towline.forges.gitlab_api import GitLabApi
-from towline.forges.gitlab_polling import GitLabPolling
-from towline.forges.jira import Jira, JiraPolling
-from towline.ports.inbox import Note, Stored
-from towline.ports.polling import Polled
-from towline.sim.gitlab_http import GitLabFault
-from towline.sim.http_faults import HttpFault
-from towline.sim.jira import JiraWorld
-from towline.sim.jira_http import JiraFault, JiraSim
-from towline.sources import Delivery
-from towline.store.inbox import SqlInbox
-from towline.store.sql import Database
-from towline.store.watermarks import SqlOwners
+from towline_once.coordination.sql import SqlDocuments
+from towline.events import (Commented, Event, IssueChanged)
+from towline_once.coordination.rate_limit import (Rate, Rates)
+from towline.forges.polling import (Mark, mark_from)
+from towline.inbox.dispatch import events_of_stored
+from towline.inbox.ingest import (Ingest, Receipt)
+from towline.inbox.poll import (Pollers, PollReport, PollRules)
+from towline.inbox.poll_dedup import FirstTold
+from towline.forges.github.auth import Access
+from towline.forges.github.polling import GitHubPolling
+from towline.forges.github.client import github_client
+from towline.forges.gitlab.client import GitLabApi
+from towline.forges.gitlab.polling import GitLabPolling
+from towline.integrations.jira.client import (Jira, JiraPolling)
+from towline_once.ports import Note
+from towline.inbox.model import Stored
+from towline.forges.polling import Polled
+from towline_sim.gitlab.server import GitLabFault
+from towline_sim.github.faults import HttpFault
+from towline_sim.jira import JiraWorld
+from towline_sim.jira import (JiraFault, JiraSim)
+from towline.forges.delivery import Delivery
+from towline.inbox.store import SqlInbox
+from towline_once.db.statement import Database
+from towline.inbox.poll_dedup import SqlOwners
 
 JIRA_TOKEN = "jira-simulated-token"
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clocks import ManualClock
-from towline.coordination.sql import SqlDocuments
-from towline.core.recovery import mark_from, repo_hook
-from towline.flow.ingest import Ingest, Receipt
-from towline.flow.recover import HookReport, Recovery
-from towline.forges.github_hooks import GitHubHookLog
-from towline.ports.coordination import Document
-from towline.ports.inbox import Stored
-from towline.sim.hook_log import HookLogSim, SimDelivery, SimHook
-from towline.store.hook_hours import SqlHookHours
-from towline.store.inbox import SqlInbox
+from towline_once.coordination.sql import SqlDocuments
+from towline.forges.delivery_log import (mark_from, repo_hook)
+from towline.inbox.ingest import (Ingest, Receipt)
+from towline.inbox.lost_deliveries import (HookReport, Recovery)
+from towline.forges.github.delivery_log import GitHubHookLog
+from towline_once.ports import Document
+from towline.inbox.model import Stored
+from towline_sim.github.webhooks import (HookLogSim, SimDelivery, SimHook)
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.store import SqlInbox
 
 APP = repo_hook("acme/app:17")
 LIB = repo_hook("acme/lib:18")

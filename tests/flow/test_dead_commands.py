@@ -10,16 +10,16 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.mortal import Died, Mortal
 from tests.flow.tow_rig import REPO, Rig
-from towline.core.retry import Backoff
-from towline.core.snapshot import PullRef
-from towline.flow.bridge_failures import MOST_ATTEMPTS, MOST_TRIES
-from towline.flow.reap import Reaper
-from towline.flow.work import Crew, WorkRules
-from towline.ports.forge import ForgeUnavailable
-from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, Wish
-from towline.sim.actors import Outage
-from towline.sim.faults import ApiFaults, FaultDice
-from towline.store.sql import Database
+from towline.jobs.model import Backoff
+from towline.forges.snapshot import PullRef
+from towline.commands.failure_notices import (MOST_ATTEMPTS, MOST_TRIES)
+from towline.upkeep.reaper import Reaper
+from towline.jobs.runner import (Crew, WorkRules)
+from towline.forges.delivery_log import ForgeUnavailable
+from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, Wish)
+from towline_sim.github.fault_dice import Outage
+from towline_sim.github.fault_dice import (ApiFaults, FaultDice)
+from towline_once.db.statement import Database
 
 MINUTES = 60.0
 LEASE = 60.0

@@ -11,14 +11,14 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.arrivals import Desk, check, comment
 from tests.sources.samples import GUID, SIGNERS, slack_headers
-from towline.core.events import CheckChanged, Commented, Event
-from towline.core.retry import Backoff
-from towline.errors import Definitive, Transient
-from towline.flow.deliver import DeliveryHandler, Track, events_of_stored, payload_of
-from towline.flow.work import Crew, WorkRules
-from towline.ports.inbox import Arrival, Stored
-from towline.ports.jobs import OWN_QUEUE, JobRecord, NewJob
-from towline.store.sql import Database
+from towline.events import (CheckChanged, Commented, Event)
+from towline.jobs.model import Backoff
+from towline_once.errors import (Definitive, Transient)
+from towline.inbox.dispatch import (DeliveryHandler, Track, events_of_stored, payload_of)
+from towline.jobs.runner import (Crew, WorkRules)
+from towline.inbox.model import (Arrival, Stored)
+from towline.jobs.model import (OWN_QUEUE, JobRecord, NewJob)
+from towline_once.db.statement import Database
 
 SHA = "a" * 40
 

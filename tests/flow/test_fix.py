@@ -10,11 +10,11 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Rig, counted, rig_at
 from tests.flow.fix_world import BROKEN, REPO
-from towline.core.fixrun import STAGES
-from towline.errors import Definitive, Unavailable
-from towline.flow.fix_stages import StageEnd
-from towline.flow.fix_start import run_job
-from towline.ports.jobs import OWN_QUEUE, NewJob
+from towline.fix.model import STAGES
+from towline_once.errors import (Definitive, Unavailable)
+from towline.fix.attempt import StageEnd
+from towline.fix.starter import run_job
+from towline.jobs.model import (OWN_QUEUE, NewJob)
 
 
 @pytest.fixture

@@ -14,26 +14,26 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.fixers.workshop import Tree
-from towline.core.fix_start import advised
-from towline.core.fixrun import Command, FixPolicy, FixRules
-from towline.core.pip_audit import advisories_in
-from towline.core.retry import Backoff
-from towline.core.throttle import per_minute
-from towline.fixers.audit import PipAudit
-from towline.flow.deliver import DeliveryHandler
-from towline.flow.fix_audit import AUDIT, AuditHandler, AuditStarter, schedules_of
-from towline.flow.fix_start import FixStarter
-from towline.flow.ingest import DELIVERY, Ingest
-from towline.flow.schedule import Schedules
-from towline.flow.work import Crew, WorkRules
-from towline.ports.jobs import OWN_QUEUE, JobRecord, Wish
+from towline.fix.requests import advised
+from towline.fix.model import (Command, FixPolicy, FixRules)
+from towline.fix.fixers.pip_audit_report import advisories_in
+from towline.jobs.model import Backoff
+from towline_once.coordination.rate_limit import per_minute
+from towline.fix.fixers.pip_audit import PipAudit
+from towline.inbox.dispatch import DeliveryHandler
+from towline.fix.audit_schedule import (AUDIT, AuditHandler, AuditStarter, schedules_of)
+from towline.fix.starter import FixStarter
+from towline.inbox.ingest import (DELIVERY, Ingest)
+from towline.inbox.schedules import Schedules
+from towline.jobs.runner import (Crew, WorkRules)
+from towline.jobs.model import (OWN_QUEUE, JobRecord, Wish)
 from towline.sandbox.choice import MachineSandbox
-from towline.store.inbox import SqlInbox
-from towline.store.jobs import SqlJobs
-from towline.store.runs import SqlRuns
-from towline.store.schedules import SqlSchedules
-from towline.store.sql import Database
-from towline.telemetry import audit_to_log
+from towline.inbox.store import SqlInbox
+from towline.jobs.store import SqlJobs
+from towline.fix.store import SqlRuns
+from towline.inbox.schedules import SqlSchedules
+from towline_once.db.statement import Database
+from towline_once.metrics import audit_to_log
 
 REPO = "octo-org/app"
 DAY = 86_400

@@ -9,12 +9,12 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Cut, Fuse, Rig
 from tests.flow.fix_world import REPO, World
-from towline.core.events import Actor, Commented
-from towline.core.fix_start import errand_of
-from towline.core.fixrun import STAGES, RunRecord
-from towline.ports.workspace import BranchMoved
-from towline.store.sql import Database
-from towline.wiring import backend_over
+from towline.events import (Actor, Commented)
+from towline.fix.requests import errand_of
+from towline.fix.model import (STAGES, RunRecord)
+from towline.git.workspace import BranchMoved
+from towline_once.db.statement import Database
+from towline_once.backends import backend_over
 
 
 def process(

@@ -13,10 +13,10 @@ import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
 from tests.flow.test_fix_checks import TOKEN, attempt_for
-from towline.core.fixrun import AllowedLine, FixPolicy
-from towline.errors import Transient
-from towline.flow.fix_checks import Safety
-from towline.ports.workspace import Ran
+from towline.fix.model import (AllowedLine, FixPolicy)
+from towline_once.errors import Transient
+from towline.fix.checks import Safety
+from towline.sandbox.base import Ran
 from towline.sandbox.choice import Choice
 
 # It takes the words that gitleaks' README documents, and finds "hunter" and what follows it.

@@ -10,11 +10,12 @@ import pytest
 
 from tests.flow.fix_rig import Rig, rig_at
 from tests.flow.fix_world import Nowhere
-from towline.core.fixrun import STAGES, Command, RunRecord
-from towline.errors import NotIsolated
-from towline.flow.fix_start import run_job
-from towline.ports.fixer import FixerReport, Plan
-from towline.ports.workspace import Limits, Ran, Sandbox, Workspace
+from towline.fix.model import (STAGES, Command, RunRecord)
+from towline_once.errors import NotIsolated
+from towline.fix.starter import run_job
+from towline.fix.fixers.base import (FixerReport, Plan)
+from towline.sandbox.base import (Limits, Ran, Sandbox)
+from towline.git.workspace import Workspace
 
 TESTS = Command(name="tests", argv=("make", "test"))
 REFUSAL = "this machine cannot isolate code: install bubblewrap; then unblock the run"

@@ -11,10 +11,10 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Fuse, Rig, counted, rig_at
 from tests.flow.fix_world import REPO
-from towline.errors import Transient, Unavailable
-from towline.flow.fix_stages import StageEnd
-from towline.flow.fix_start import run_job
-from towline.wiring import Backend, backend_for
+from towline_once.errors import (Transient, Unavailable)
+from towline.fix.attempt import StageEnd
+from towline.fix.starter import run_job
+from towline_once.backends import (Backend, backend_for)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 
 from tests.flow.fix_rig import Rig, failed_check, rig_at
 from tests.flow.fix_world import BROKEN, REPO
-from towline.core.events import Actor, Commented, Event
-from towline.core.fixrun import FixRules, IssueRule, RunRecord
-from towline.flow.fix_start import FixStarter
-from towline.ports.forge import ForgeRefused
-from towline.ports.inbox import Stored
+from towline.events import (Actor, Commented, Event)
+from towline.fix.model import (FixRules, IssueRule, RunRecord)
+from towline.fix.starter import FixStarter
+from towline.forges.delivery_log import ForgeRefused
+from towline.inbox.model import Stored
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_a_note_that_is_refused(
 
 async def test_an_issue_is_worked_on_from_the_default_branch(rig: Rig) -> None:
     """Which only the forge knows."""
-    from towline.core.events import IssueChanged
+    from towline.events import IssueChanged
 
     rule = IssueRule(project="PROJ", repo=REPO, labels=frozenset({"towline"}))
     starter = FixStarter(rig.plain_runs, FixRules(repos=rig.rules.repos, issues=(rule,)), rig.clock)

@@ -10,12 +10,12 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Cut, Fuse, Rig
 from tests.flow.fix_world import REPO, World
-from towline.core.fixrun import RunRecord
-from towline.errors import Rejected, Unavailable
-from towline.flow.fix_start import run_job
-from towline.ports.forge import NewPull, Opened
-from towline.store.sql import Database
-from towline.wiring import backend_for, backend_over
+from towline.fix.model import RunRecord
+from towline_once.errors import (Rejected, Unavailable)
+from towline.fix.starter import run_job
+from towline.forges.base import (NewPull, Opened)
+from towline_once.db.statement import Database
+from towline_once.backends import (backend_for, backend_over)
 
 PROPOSE_SECONDS = 46
 """Then whoever died holds the right to propose no more, and still its job."""

@@ -10,10 +10,10 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Rig
 from tests.flow.fix_world import REPO, World
-from towline.core.fixrun import RunRecord
-from towline.flow.fix_start import run_job
-from towline.store.sql import Database
-from towline.wiring import backend_over
+from towline.fix.model import RunRecord
+from towline.fix.starter import run_job
+from towline_once.db.statement import Database
+from towline_once.backends import backend_over
 
 
 def process(database: Database, clock: ManualClock, world: World, **policy: Any) -> Rig:

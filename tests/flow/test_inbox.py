@@ -9,13 +9,14 @@ from collections.abc import Iterable
 import pytest
 
 from tests.clocks import ManualClock
-from towline.coordination.sql import SqlDocuments
-from towline.core.throttle import Rates, Start, per_minute, rate_of
-from towline.ports.inbox import Arrival, Note, Taken
-from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
-from towline.store.inbox import SqlInbox
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
+from towline_once.coordination.sql import SqlDocuments
+from towline_once.coordination.rate_limit import (Rates, Start, per_minute, rate_of)
+from towline.inbox.model import (Arrival, Taken)
+from towline_once.ports import Note
+from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
+from towline.inbox.store import SqlInbox
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
 
 AT_ONCE = 5
 INTERVAL = 600.0

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
+from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob, Settlement, Wish)
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
 
 LEASE_US = 60_000_000
 

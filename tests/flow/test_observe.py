@@ -6,8 +6,8 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig, policy
-from towline.flow.observe import score
-from towline.store.sql import Database
+from towline.reconciler.observe import score
+from towline_once.db.statement import Database
 
 MINUTES = 60.0
 TIMEOUT_LOG = "java.net.SocketTimeoutException: Read timed out\n"

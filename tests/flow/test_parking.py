@@ -26,18 +26,18 @@ from tests.core.pull_words import (
     review,
     snapshot,
 )
-from towline.core.events import Commented, Event
-from towline.core.happenings import Context
-from towline.core.signals import Towing
-from towline.core.snapshot import PullRef
-from towline.errors import Transient
-from towline.flow.track import Tracker
-from towline.ports.inbox import Stored
-from towline.ports.parking import Parked
-from towline.ports.pulls import PullRecord
-from towline.store.parked import SqlParking
-from towline.store.pulls import SqlPulls
-from towline.store.sql import Database, Statement
+from towline.events import (Commented, Event)
+from towline.pulls.transitions import Context
+from towline.pulls.signals import Towing
+from towline.forges.snapshot import PullRef
+from towline_once.errors import Transient
+from towline.pulls.tracker import Tracker
+from towline.inbox.model import Stored
+from towline.pulls.parking_store import Parked
+from towline.pulls.model import PullRecord
+from towline.pulls.parking_store import SqlParking
+from towline.pulls.store import SqlPulls
+from towline_once.db.statement import (Database, Statement)
 
 COUNT = Statement(
     "count parked", {"unused": "bigint"}, "SELECT count(*) FROM towline_parked", writes=False

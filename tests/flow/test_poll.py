@@ -14,14 +14,14 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.poll_world import SCENES, GitLabScene, PollWorld, gitlab_scene
 from tests.flow.recovery_world import Crash
-from towline.errors import Unavailable
-from towline.flow.ingest import DELIVERY
-from towline.flow.poll import PollReport, PollRules
-from towline.flow.upkeep import Chore
-from towline.ports.jobs import OWN_QUEUE, Wish
-from towline.sim.gitlab_http import GitLabFault
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database, Statement
+from towline_once.errors import Unavailable
+from towline.inbox.ingest import DELIVERY
+from towline.inbox.poll import (PollReport, PollRules)
+from towline.upkeep.periodic import Chore
+from towline.jobs.model import (OWN_QUEUE, Wish)
+from towline_sim.gitlab.server import GitLabFault
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import (Database, Statement)
 
 FORGET = Statement(
     "forget a watermark",

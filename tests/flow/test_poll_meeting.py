@@ -11,18 +11,18 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.poll_world import GitLabScene, JiraScene, PollWorld, gitlab_scene, jira_scene
 from tests.forges.gitlab_place import REPO
-from towline.core.events import Commented, Pushed
-from towline.core.happenings import Context
-from towline.core.signals import Towing
-from towline.flow.deliver import events_of_stored
-from towline.flow.poll_meeting import FirstTold, thing_of
-from towline.flow.track import Tracker
-from towline.ports.inbox import Stored
-from towline.sim.jira_http import issue_shape
-from towline.store.parked import SqlParking
-from towline.store.pulls import SqlPulls
-from towline.store.sql import Database
-from towline.store.watermarks import SqlOwners
+from towline.events import (Commented, Pushed)
+from towline.pulls.transitions import Context
+from towline.pulls.signals import Towing
+from towline.inbox.dispatch import events_of_stored
+from towline.inbox.poll_dedup import (FirstTold, thing_of)
+from towline.pulls.tracker import Tracker
+from towline.inbox.model import Stored
+from towline_sim.jira import issue_shape
+from towline.pulls.parking_store import SqlParking
+from towline.pulls.store import SqlPulls
+from towline_once.db.statement import Database
+from towline.inbox.poll_dedup import SqlOwners
 
 
 @pytest.fixture

@@ -14,18 +14,18 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.recovery_world import Quiet
-from towline.coordination.sql import SqlDocuments
-from towline.core import keys
-from towline.core.throttle import per_minute
-from towline.core.watermarks import mark_from
-from towline.flow.ingest import Ingest
-from towline.flow.poll import Pollers, PollRules
-from towline.ports.hooks import ForgeUnavailable
-from towline.ports.polling import Page, Thing
-from towline.sources import Delivery
-from towline.store.inbox import SqlInbox
-from towline.store.sql import Database
-from towline.telemetry import audit_to_log
+from towline_once.coordination.sql import SqlDocuments
+from towline_once import keys
+from towline_once.coordination.rate_limit import per_minute
+from towline.forges.polling import mark_from
+from towline.inbox.ingest import Ingest
+from towline.inbox.poll import (Pollers, PollRules)
+from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.polling import (Page, Thing)
+from towline.forges.delivery import Delivery
+from towline.inbox.store import SqlInbox
+from towline_once.db.statement import Database
+from towline_once.metrics import audit_to_log
 
 SECOND = 1_000_000
 RULES = PollRules(overlap_seconds=10.0, max_pages=3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from towline.service import Service
-from towline.settings import Settings
+from towline.app.service import Service
+from towline.config import Settings
 
 PRUNED: Final[dict[str, dict[str, Any]]] = {
     "towline_deliveries": {"body": b"{}"},

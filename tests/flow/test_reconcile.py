@@ -6,12 +6,12 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig, policy
-from towline.core.snapshot import PullRef
-from towline.ports.pulls import Change
-from towline.sim.actors import Outage
-from towline.sim.entities import Protection
-from towline.sim.faults import ApiFaults, FaultDice, HookFaults
-from towline.store.sql import Database
+from towline.forges.snapshot import PullRef
+from towline.pulls.store import Change
+from towline_sim.github.fault_dice import Outage
+from towline_sim.github.entities import Protection
+from towline_sim.github.fault_dice import (ApiFaults, FaultDice, HookFaults)
+from towline_once.db.statement import Database
 
 MINUTES = 60.0
 TIMEOUT_LOG = "java.net.SocketTimeoutException: Read timed out\nBuild step failed\n"

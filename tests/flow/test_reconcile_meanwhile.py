@@ -9,10 +9,10 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import AUTHOR, REPO, Rig
-from towline.core.snapshot import PullRef
-from towline.flow.remediate_records import Ending, Order, begun, ended
-from towline.sim.entities import Protection
-from towline.store.sql import Database
+from towline.forges.snapshot import PullRef
+from towline.remediation.record_changes import (Ending, Order, begun, ended)
+from towline_sim.github.entities import Protection
+from towline_once.db.statement import Database
 
 MINUTES = 60.0
 

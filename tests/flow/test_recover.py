@@ -14,17 +14,17 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.recovery_world import APP, LIB, Crash, DyingDocuments, FailingIngest, Quiet, World
 from tests.hook_world import SECRET, TOKEN, Door, served
-from towline.core.recovery import HOUR_US, app_hook
-from towline.core.throttle import Rate, Rates
-from towline.errors import Unavailable
-from towline.flow.ingest import Sender
-from towline.flow.recover import HookReport
-from towline.forges.github_hooks import GitHubHookLog
-from towline.ports.hooks import HookHour
-from towline.sim.hook_log import Fault, HookLogSim
-from towline.store.hook_hours import SqlHookHours
-from towline.store.inbox import SqlInbox
-from towline.store.sql import Database
+from towline.forges.delivery_log import (HOUR_US, app_hook)
+from towline_once.coordination.rate_limit import (Rate, Rates)
+from towline_once.errors import Unavailable
+from towline.inbox.ingest import Sender
+from towline.inbox.lost_deliveries import HookReport
+from towline.forges.github.delivery_log import GitHubHookLog
+from towline.forges.delivery_log import HookHour
+from towline_sim.github.webhooks import (Fault, HookLogSim)
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.store import SqlInbox
+from towline_once.db.statement import Database
 
 MINUTE = 60_000_000
 

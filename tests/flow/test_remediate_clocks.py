@@ -8,9 +8,9 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import Rig
-from towline.core.snapshot import PullRef
-from towline.flow.remediate_records import Order
-from towline.store.sql import Database
+from towline.forges.snapshot import PullRef
+from towline.remediation.record_changes import Order
+from towline_once.db.statement import Database
 
 DAY = 86_400.0
 HOUR = 3600.0

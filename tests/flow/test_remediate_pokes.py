@@ -9,13 +9,13 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig
-from towline.core.signals import TRIGGER_KINDS, Poked, Signals, Trigger
-from towline.errors import Rejected, Unavailable
-from towline.flow.pokes import Errand, Poker
-from towline.notifiers.http import HttpPoster
-from towline.sim.actors_jenkins import Jenkins
-from towline.sim.builds import WorldCi
-from towline.wiring import database_for
+from towline.pulls.signals import (TRIGGER_KINDS, Poked, Signals, Trigger)
+from towline_once.errors import (Rejected, Unavailable)
+from towline.remediation.triggers import (Errand, Poker)
+from towline.integrations.http_trigger import HttpPoster
+from towline_sim.actors.jenkins import Jenkins
+from towline_sim.actors.builds import WorldCi
+from towline_once.backends import database_for
 
 TRIGGERS: dict[str, tuple[Poked, Trigger, str]] = {
     "native": ("merge", Trigger(kind="native"), "merge"),

@@ -8,18 +8,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.clocks import ManualClock
-from towline.core import cron
-from towline.core.throttle import per_minute
-from towline.errors import Rejected
-from towline.flow.deliver import DeliveryHandler
-from towline.flow.ingest import Ingest
-from towline.flow.schedule import Schedules
-from towline.ports.jobs import OWN_QUEUE, Wish
-from towline.store.inbox import SqlInbox
-from towline.store.jobs import SqlJobs
-from towline.store.schedules import SqlSchedules
-from towline.store.sql import Database
-from towline.telemetry import audit_to_log
+from towline.inbox import cron
+from towline_once.coordination.rate_limit import per_minute
+from towline_once.errors import Rejected
+from towline.inbox.dispatch import DeliveryHandler
+from towline.inbox.ingest import Ingest
+from towline.inbox.schedules import Schedules
+from towline.jobs.model import (OWN_QUEUE, Wish)
+from towline.inbox.store import SqlInbox
+from towline.jobs.store import SqlJobs
+from towline.inbox.schedules import SqlSchedules
+from towline_once.db.statement import Database
+from towline_once.metrics import audit_to_log
 
 
 class Silence:

@@ -14,10 +14,10 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.submitting import DAY, HOUR, Mesh
 from towline import payload_hash
-from towline.ports.jobs import NewJob
-from towline.ports.requests import Proposal
-from towline.store.sql import Database
-from towline.wiring import database_for
+from towline.jobs.model import NewJob
+from towline.submit.store import Proposal
+from towline_once.db.statement import Database
+from towline_once.backends import database_for
 
 
 @pytest.fixture

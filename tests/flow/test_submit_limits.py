@@ -8,14 +8,14 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.flow.submitting import DAY, HOUR, KEEP, Mesh
-from towline.core.submission import Load, Submission, read_submission
-from towline.errors import Unavailable
-from towline.flow.submit import Submit, SubmitPolicy
-from towline.ports.jobs import NewJob
-from towline.store.jobs import SqlJobs
-from towline.store.requests import SqlRequests
-from towline.store.sql import Database
-from towline.telemetry import audit_to_log
+from towline.submit.rules import (Load, Submission, read_submission)
+from towline_once.errors import Unavailable
+from towline.submit.service import (Submit, SubmitPolicy)
+from towline.jobs.model import NewJob
+from towline.jobs.store import SqlJobs
+from towline.submit.store import SqlRequests
+from towline_once.db.statement import Database
+from towline_once.metrics import audit_to_log
 
 
 class Watched(SqlRequests):

@@ -12,15 +12,15 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.submitting import Mesh
-from towline.store.sql import Database
+from towline_once.db.statement import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = 20
 SUBMITTER = f"""
 import asyncio, json, sys
 from tests.flow.submitting import Mesh
-from towline.store.clock import SystemClock
-from towline.wiring import database_for
+from towline_once.clock import SystemClock
+from towline_once.backends import database_for
 
 async def main():
     database = database_for(sys.argv[1], SystemClock(), timeout=60)

@@ -12,13 +12,13 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.submitting import Mesh
 from towline import payload_hash
-from towline.core.remote_work import BadDigest
-from towline.core.retry import Backoff
-from towline.errors import Stale
-from towline.flow.submit import UnknownJob
-from towline.ports.jobs import Claimed, NewJob, Wish
-from towline.ports.requests import RequestRecord
-from towline.store.sql import Database
+from towline.submit.rules import BadDigest
+from towline.jobs.model import Backoff
+from towline_once.errors import Stale
+from towline.submit.service import UnknownJob
+from towline.jobs.model import (Claimed, NewJob, Wish)
+from towline.submit.store import RequestRecord
+from towline_once.db.statement import Database
 
 RESULT = {"b": 2, "a": [1.5, "ü"]}
 KEY = b"shared secret"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.flow.tow_audit import audit
 from tests.flow.tow_storm import REPOS, Storm, StormClock
-from towline.store.sql import Database
-from towline.wiring import database_for
+from towline_once.db.statement import Database
+from towline_once.backends import database_for
 
 MakeStorm = Callable[..., Storm]
 

@@ -27,16 +27,16 @@ from tests.core.pull_words import (
     snapshot,
     suite,
 )
-from towline.core.events import Commented, Event, Pinged
-from towline.core.snapshot import PullRef
-from towline.flow.track import Tracker
-from towline.flow.track_metrics import ANOMALIES, EVENTS
-from towline.ports.inbox import Stored
-from towline.ports.pulls import PullRecord
-from towline.store.parked import SqlParking
-from towline.store.pulls import SqlPulls
-from towline.store.sql import Database
-from towline.wiring import database_for
+from towline.events import (Commented, Event, Pinged)
+from towline.forges.snapshot import PullRef
+from towline.pulls.tracker import Tracker
+from towline.pulls.metrics import (ANOMALIES, EVENTS)
+from towline.inbox.model import Stored
+from towline.pulls.model import PullRecord
+from towline.pulls.parking_store import SqlParking
+from towline.pulls.store import SqlPulls
+from towline_once.db.statement import Database
+from towline_once.backends import database_for
 
 REF = PullRef("github", REPO, 7)
 

@@ -7,11 +7,11 @@ from collections import Counter
 from contextlib import suppress
 
 from tests.clocks import ManualClock
-from towline.coordination.locks import LockService
-from towline.errors import Unavailable
-from towline.flow.upkeep import Chore, Upkeep
-from towline.store.sql import Database
-from towline.wiring import backend_over
+from towline_once.coordination.locks import LockService
+from towline_once.errors import Unavailable
+from towline.upkeep.periodic import (Chore, Upkeep)
+from towline_once.db.statement import Database
+from towline_once.backends import backend_over
 
 DEADLINE = 10.0
 

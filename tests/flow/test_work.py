@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from towline.core.retry import Backoff
-from towline.engines.embedded import EmbeddedWorker, ShoutingBell
-from towline.errors import Definitive, Transient
-from towline.flow.reap import Reaper
-from towline.flow.work import Crew, Handler, WorkRules
-from towline.ports.jobs import OWN_QUEUE, Claimed, JobRecord, NewJob, Wish
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
+from towline.jobs.model import Backoff
+from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
+from towline_once.errors import (Definitive, Transient)
+from towline.upkeep.reaper import Reaper
+from towline.jobs.runner import (Crew, Handler, WorkRules)
+from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, NewJob, Wish)
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
 
 DEADLINE = 10.0
 BACKOFF = Backoff(30_000_000, 600_000_000)

@@ -8,35 +8,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clocks import ManualClock
-from towline.coordination.breaker import BreakerService
-from towline.core.breaker import Limits
-from towline.core.signals import Poked, Signals, Towing, Trigger
-from towline.core.snapshot import PullRef
-from towline.core.sweep_policy import RepoPolicy, TowPolicy
-from towline.errors import Transient
-from towline.flow.bridge import COMMAND, COMMENT, Bridge
-from towline.flow.discover import Discoverer
-from towline.flow.escalate import ESCALATE, NOTIFY, Escalations
-from towline.flow.pokes import Poker
-from towline.flow.reconcile import Reconciler, SweepReport
-from towline.flow.reconcile_breakers import Breakers
-from towline.flow.remediate import Remediator
-from towline.flow.track import Tracker
-from towline.ports.ci import Ci
-from towline.ports.inbox import Stored
-from towline.ports.jobs import OWN_QUEUE, Claimed, Settlement, Wish
-from towline.ports.pulls import PullEvent, PullRecord
-from towline.sim.entities import StatusState
-from towline.sim.faults import Deliveries, Delivery, FaultDice, HookFaults
-from towline.sim.forge import WorldForge
-from towline.sim.told import events_of
-from towline.sim.world import World
-from towline.store.jobs import SqlJobs
-from towline.store.parked import SqlParking
-from towline.store.pulls import SqlPulls
-from towline.store.sql import Database
-from towline.telemetry import audit_to_log
-from towline.wiring import backend_over
+from towline_once.coordination.circuit_breaker import BreakerService
+from towline_once.coordination.circuit_breaker import Limits
+from towline.pulls.signals import (Poked, Signals, Towing, Trigger)
+from towline.forges.snapshot import PullRef
+from towline.pulls.policy import (RepoPolicy, TowPolicy)
+from towline_once.errors import Transient
+from towline.commands.service import (COMMAND, Bridge)
+from towline.commands.comments import COMMENT
+from towline.pulls.discover import Discoverer
+from towline.remediation.escalation import (ESCALATE, NOTIFY, Escalations)
+from towline.remediation.triggers import Poker
+from towline.reconciler.sweep import (Reconciler, SweepReport)
+from towline.remediation.breakers import Breakers
+from towline.remediation.service import Remediator
+from towline.pulls.tracker import Tracker
+from towline.integrations.ci import Ci
+from towline.inbox.model import Stored
+from towline.jobs.model import (OWN_QUEUE, Claimed, Settlement, Wish)
+from towline.pulls.model import (PullEvent, PullRecord)
+from towline_sim.github.entities import StatusState
+from towline_sim.github.fault_dice import (Deliveries, Delivery, FaultDice, HookFaults)
+from towline_sim.in_process import WorldForge
+from towline_sim.in_process import events_of
+from towline_sim.github.world import World
+from towline.jobs.store import SqlJobs
+from towline.pulls.parking_store import SqlParking
+from towline.pulls.store import SqlPulls
+from towline_once.db.statement import Database
+from towline_once.metrics import audit_to_log
+from towline_once.backends import backend_over
 
 REPO = "octo-org/app"
 AUTHOR = "dependabot[bot]"

@@ -14,26 +14,27 @@ from typing import Any, Final
 from tests.clocks import ManualClock
 from tests.flow.tow_ledger import Ledger
 from tests.flow.tow_rig import AUTHOR, BOTS, CHECKS, OURS, Rig
-from towline.core.events import PullRequestChanged
-from towline.core.lifecycle import TERMINAL
-from towline.core.signals import Poked, Signal, Signals, Towing, Trigger
-from towline.core.sweep_policy import RepoPolicy, TowPolicy
-from towline.flow.discover import Discoverer
-from towline.flow.escalate import params_of
-from towline.flow.track import Tracker
-from towline.ports.jobs import Claimed
-from towline.sim.actors import Habit, Outage
-from towline.sim.actors_bots import ApproverBot, AutomergeBot, PolicyBot, Ruling
-from towline.sim.actors_ci import Ci, Fate
-from towline.sim.actors_jenkins import Jenkins
-from towline.sim.actors_people import Person
-from towline.sim.builds import WorldCi
-from towline.sim.entities import Emitted, Protection, WorldRefusal
-from towline.sim.faults import ApiFaults, FaultDice, HookFaults
-from towline.sim.world import World
-from towline.store.jobs import SqlJobs
-from towline.store.parked import SqlParking
-from towline.store.sql import Database
+from towline.events import PullRequestChanged
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.signals import (Poked, Signal, Signals, Towing, Trigger)
+from towline.pulls.policy import (RepoPolicy, TowPolicy)
+from towline.pulls.discover import Discoverer
+from towline.remediation.escalation import params_of
+from towline.pulls.tracker import Tracker
+from towline.jobs.model import Claimed
+from towline_sim.actors.base import Habit
+from towline_sim.github.fault_dice import Outage
+from towline_sim.actors.bots import (ApproverBot, AutomergeBot, PolicyBot, Ruling)
+from towline_sim.actors.ci import (Ci, Fate)
+from towline_sim.actors.jenkins import Jenkins
+from towline_sim.actors.people import Person
+from towline_sim.actors.builds import WorldCi
+from towline_sim.github.entities import (Emitted, Protection, WorldRefusal)
+from towline_sim.github.fault_dice import (ApiFaults, FaultDice, HookFaults)
+from towline_sim.github.world import World
+from towline.jobs.store import SqlJobs
+from towline.pulls.parking_store import SqlParking
+from towline_once.db.statement import Database
 
 PLAIN, LABELS, JENKINS, STRICT = "octo-org/app", "octo-org/web", "octo-org/pay", "octo-org/docs"
 REPOS: Final = (PLAIN, LABELS, JENKINS, STRICT)

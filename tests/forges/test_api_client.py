@@ -13,18 +13,18 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.api_client import ApiClient
-from towline.ci.jenkins import JenkinsCi
-from towline.core.http_dates import retry_after_seconds
-from towline.core.snapshot import PullRef
-from towline.errors import Unavailable
-from towline.fixers.config import LlmConfig
-from towline.fixers.llm_api import ModelApi
-from towline.forges.github import GitHubForge
-from towline.forges.gitlab import GitLabForge
-from towline.forges.jira import Jira
-from towline.notifiers.http import HttpPoster
-from towline.ports.forge import ForgeRefused, ForgeUnavailable
+from towline.forges.client import ApiClient
+from towline.integrations.jenkins.ci import JenkinsCi
+from towline.forges.client import retry_after_seconds
+from towline.forges.snapshot import PullRef
+from towline_once.errors import Unavailable
+from towline.fix.fixers.config import LlmConfig
+from towline.fix.fixers.llm import ModelApi
+from towline.forges.github.forge import GitHubForge
+from towline.forges.gitlab.forge import GitLabForge
+from towline.integrations.jira.client import Jira
+from towline.integrations.http_trigger import HttpPoster
+from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
 
 NOW = 1_700_000_000.0
 

@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.clocks import ManualClock, WrongHostClock
-from towline.core.recovery import app_hook
-from towline.errors import Rejected
-from towline.forges.github_app import GitHubApp
-from towline.forges.github_hooks import GitHubHookLog
-from towline.ports.hooks import ForgeRefused
-from towline.sim.hook_log import HookLogSim
+from towline.forges.delivery_log import app_hook
+from towline_once.errors import Rejected
+from towline.forges.github.auth import GitHubApp
+from towline.forges.github.delivery_log import GitHubHookLog
+from towline.forges.delivery_log import ForgeRefused
+from towline_sim.github.webhooks import HookLogSim
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_without_the_extra_the_app_says_what_to_install(key_file: Path) -> None:
     """Signing in as an App without PyJWT is one line."""
     program = (
         "import sys, pathlib; sys.modules['jwt'] = None\n"
-        "from towline.errors import MissingExtra\n"
-        "from towline.forges.github_app import GitHubApp\n"
+        "from towline_once.errors import MissingExtra\n"
+        "from towline.forges.github.auth import GitHubApp\n"
         "try:\n    GitHubApp('42', pathlib.Path(sys.argv[1]))\n"
         "except MissingExtra as error:\n    print(error)\n"
     )

@@ -9,8 +9,8 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.forges.github_script import HEAD, NEWER, REF, REPO, Play, Reply, played, pull, says
-from towline.core.events import CheckChanged
-from towline.ports.forge import ForgeUnavailable
+from towline.events import CheckChanged
+from towline.forges.delivery_log import ForgeUnavailable
 
 RUN = f"/repos/{REPO}/actions/runs/55"
 GIT = f"/repos/{REPO}/git"

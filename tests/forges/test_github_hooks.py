@@ -10,11 +10,11 @@ import pytest
 
 from tests.clocks import ManualClock, WrongHostClock
 from tests.hook_world import TOKEN, served
-from towline.core.recovery import Entry, app_hook, repo_hook
-from towline.errors import Rejected
-from towline.forges.github_hooks import GitHubHookLog
-from towline.ports.hooks import ForgeUnreadable
-from towline.sim.hook_log import Fault, HookLogSim, SimHook
+from towline.forges.delivery_log import (Entry, app_hook, repo_hook)
+from towline_once.errors import Rejected
+from towline.forges.github.delivery_log import GitHubHookLog
+from towline.forges.delivery_log import ForgeUnreadable
+from towline_sim.github.webhooks import (Fault, HookLogSim, SimHook)
 
 HOOK = repo_hook("acme/app:17")
 OPENAPI = (

@@ -9,8 +9,8 @@ import pytest
 from tests.clocks import ManualClock
 from tests.forges.github_script import REPO, Play, Reply, ScriptedGitHub, played, says
 from tests.hook_world import served
-from towline.core.events import CheckChanged
-from towline.ports.forge import ForgeUnavailable
+from towline.events import CheckChanged
+from towline.forges.delivery_log import ForgeUnavailable
 
 LOGS = f"GET /repos/{REPO}/actions/jobs/9/logs"
 OUTPUT = f"GET /repos/{REPO}/check-runs/9"

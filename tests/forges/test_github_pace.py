@@ -9,9 +9,10 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.forges.github_script import HEAD, REF, REPO, Asked, Naps, Reply, played, pull, says
-from towline.forges.github import Limits
-from towline.forges.github_pace import Pace
-from towline.ports.forge import Allowance, ForgeUnavailable
+from towline.forges.github.rate_limit import Limits
+from towline.forges.github.rate_limit import Pace
+from towline.forges.base import Allowance
+from towline.forges.delivery_log import ForgeUnavailable
 
 DISPATCH = f"POST /repos/{REPO}/dispatches"
 PULL = f"GET /repos/{REPO}/pulls/7"

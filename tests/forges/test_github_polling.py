@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
-from towline.core.events import Commented, PullRequestChanged
-from towline.flow.poll_walk import walk
-from towline.forges.github_access import Access
-from towline.forges.github_polling import GitHubPolling
-from towline.forges.github_rest import github_client
-from towline.ports.hooks import ForgeRefused, ForgeUnavailable, ForgeUnreadable
-from towline.ports.polling import Thing
-from towline.sim.http_faults import HttpFault
-from towline.sources.stored import events_of
+from towline.events import (Commented, PullRequestChanged)
+from towline.inbox.poll import walk
+from towline.forges.github.auth import Access
+from towline.forges.github.polling import GitHubPolling
+from towline.forges.github.client import github_client
+from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.forges.polling import Thing
+from towline_sim.github.faults import HttpFault
+from towline.inbox.sources import events_of
 
 NOTHING_MOVES = 2**62
 

@@ -11,13 +11,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.forges.github_script import Naps
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
-from towline.core.snapshot import PullRef, Snapshot
-from towline.forges.github import GitHubForge
-from towline.forges.github_app import GitHubApp
-from towline.ports.forge import ForgeUnavailable
-from towline.sim.entities import Protection, Pull
-from towline.sim.http_faults import HttpFault
-from towline.sim.http_limits import Limits
+from towline.forges.snapshot import (PullRef, Snapshot)
+from towline.forges.github.forge import GitHubForge
+from towline.forges.github.auth import GitHubApp
+from towline.forges.delivery_log import ForgeUnavailable
+from towline_sim.github.entities import (Protection, Pull)
+from towline_sim.github.faults import HttpFault
+from towline_sim.github.limits import Limits
 
 OTHER_SHA = "f" * 40
 

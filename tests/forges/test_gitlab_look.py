@@ -9,11 +9,11 @@ import pytest
 
 from tests.clocks import WrongHostClock
 from tests.forges.gitlab_place import REPO, TOKEN, Place, gitlab_place, ref_of
-from towline.core.events import Actor
-from towline.core.snapshot import PullRef
-from towline.forges.gitlab import GitLabForge
-from towline.forges.gitlab_reading import mergeability, permission
-from towline.ports.forge import ForgeRefused
+from towline.events import Actor
+from towline.forges.snapshot import PullRef
+from towline.forges.gitlab.forge import GitLabForge
+from towline.forges.gitlab.snapshots import (mergeability, permission)
+from towline.forges.delivery_log import ForgeRefused
 
 
 @pytest.fixture

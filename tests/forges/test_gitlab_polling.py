@@ -9,16 +9,16 @@ import pytest
 
 from tests.forges.gitlab_place import REPO, TOKEN, Place, gitlab_place
 from tests.hook_world import served
-from towline.core.events import Actor, Commented, PullRequestChanged
-from towline.flow.poll_walk import walk
-from towline.forges.gitlab_api import GitLabApi
-from towline.forges.gitlab_polling import GitLabPolling
-from towline.forges.polled import date_of
-from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
-from towline.ports.polling import Thing
-from towline.sim.gitlab import SimMergeRequest
-from towline.sim.gitlab_http import GitLabFault
-from towline.sources.stored import events_of
+from towline.events import (Actor, Commented, PullRequestChanged)
+from towline.inbox.poll import walk
+from towline.forges.gitlab.client import GitLabApi
+from towline.forges.gitlab.polling import GitLabPolling
+from towline.forges.polling import date_of
+from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.forges.polling import Thing
+from towline_sim.gitlab.world import SimMergeRequest
+from towline_sim.gitlab.server import GitLabFault
+from towline.inbox.sources import events_of
 
 NOTHING_MOVES = 2**62
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.forges.gitlab_place import REPO, Place, gitlab_place, ref_of
-from towline.ports.forge import Done, ForgeRefused, ForgeUnavailable
-from towline.sim.gitlab import GitLabWorld, SimMergeRequest
-from towline.sim.gitlab_http import GitLabFault
+from towline.forges.base import Done
+from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
+from towline_sim.gitlab.world import (GitLabWorld, SimMergeRequest)
+from towline_sim.gitlab.server import GitLabFault
 
 Prepare = Callable[[GitLabWorld, SimMergeRequest], object]
 

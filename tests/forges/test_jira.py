@@ -10,15 +10,15 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.core.events import Actor, IssueChanged
-from towline.errors import Rejected
-from towline.flow.poll_walk import walk
-from towline.forges.jira import Jira, JiraPolling, recent
-from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
-from towline.ports.polling import Thing
-from towline.sim.jira import JiraWorld
-from towline.sim.jira_http import JiraFault, JiraSim
-from towline.sources.stored import events_of
+from towline.events import (Actor, IssueChanged)
+from towline_once.errors import Rejected
+from towline.inbox.poll import walk
+from towline.integrations.jira.client import (Jira, JiraPolling, recent)
+from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.forges.polling import Thing
+from towline_sim.jira import JiraWorld
+from towline_sim.jira import (JiraFault, JiraSim)
+from towline.inbox.sources import events_of
 
 NOTHING_MOVES = 2**62
 

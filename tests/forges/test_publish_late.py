@@ -10,9 +10,9 @@ from tests.forges.test_gitlab_publish import REPO, REQUESTS, gitlab
 from tests.forges.test_gitlab_publish import WORDS as GITLAB_WORDS
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import forge as place
-from towline.errors import LeaseLost
-from towline.ports.forge import NewPull
-from towline.sim.forge import WorldForge
+from towline_once.errors import LeaseLost
+from towline.forges.base import NewPull
+from towline_sim.in_process import WorldForge
 
 
 def too_late() -> None:

@@ -11,7 +11,7 @@ from hiredis import Reader
 
 from tests.clocks import ManualClock
 from tests.fuzz.target import TOKEN
-from towline.store.redis import Redis
+from towline_once.db.redis.client import Redis
 
 _PATIENCE: Final = 0.03
 _MOST: Final = 1 << 16

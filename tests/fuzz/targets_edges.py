@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from tests.fuzz.target import SECRETS, TOKEN, Target, joined, parts_of, refusing, text_of
-from towline import api_client
+from towline.forges import client as api_client
 from towline.doctor.redaction import Redactor, shown_settings
-from towline.errors import Rejected
-from towline.fixers import llm_api
-from towline.git.environment import scheme_of
-from towline.settings import Settings
-from towline.web.dashboard.work_routes import _moment_and_key
-from towline.web.fleet import BadCursor, _age_of, _place_of
-from towline.web.scraping import figures, is_from_here
-from towline.wiring import backend_for, database_for
+from towline_once.errors import Rejected
+from towline.fix.fixers import llm
+from towline.git.command import scheme_of
+from towline.config import Settings
+from towline.dashboard.work import _moment_and_key
+from towline.pulls.fleet import (BadCursor, _age_of, _place_of)
+from towline.http.probes import (figures, is_from_here)
+from towline_once.backends import (backend_for, database_for)
 
 
 def servers(data: bytes) -> None:
@@ -22,7 +22,7 @@ def servers(data: bytes) -> None:
     text = text_of(data)
     for read in (
         lambda given: api_client.root_of(given, "GitLab"),
-        llm_api._root_of,
+        llm._root_of,
         scheme_of,
         database_for,
         backend_for,

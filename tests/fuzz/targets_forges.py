@@ -12,18 +12,18 @@ from typing import Any, Final, TypeAlias
 
 from tests.fuzz.answering import Forge, forge
 from tests.fuzz.target import TOKEN, Target, joined, refusing
-from towline.core.canonical import JsonValue, parse_json
-from towline.core.events import CheckChanged
-from towline.core.recovery import repo_hook
-from towline.core.snapshot import PullRef
-from towline.errors import Rejected, TowlineError
-from towline.fixers.config import LlmConfig, Provider
-from towline.fixers.llm_api import ModelApi
-from towline.forges import gitlab_reading
-from towline.forges.github_graphql import mergeability, told
-from towline.forges.github_snapshot import Seen, needs_workflows, snapshot_of
-from towline.ports.forge import NewPull
-from towline.sources import reading
+from towline_once.canonical_json import (JsonValue, parse_json)
+from towline.events import CheckChanged
+from towline.forges.delivery_log import repo_hook
+from towline.forges.snapshot import PullRef
+from towline_once.errors import (Rejected, TowlineError)
+from towline.fix.fixers.config import (LlmConfig, Provider)
+from towline.fix.fixers.llm import ModelApi
+from towline.forges.gitlab import snapshots
+from towline.forges.github.graphql import (mergeability, told)
+from towline.forges.github.snapshot import (Seen, needs_workflows, snapshot_of)
+from towline.forges.base import NewPull
+from towline.forges import payload
 
 Asking: TypeAlias = Callable[[Forge], Coroutine[Any, Any, None]]
 
@@ -111,10 +111,10 @@ def over_http(asking: Asking, data: bytes) -> None:
 def github_objects(data: bytes) -> None:
     """A look made of any JSON is a snapshot, or is refused as unreadable."""
     node = _object(data)
-    runs, suites, statuses, reviews, comments = (reading.objects(node, name) for name in _LISTS)
+    runs, suites, statuses, reviews, comments = (payload.objects(node, name) for name in _LISTS)
     with refusing(TowlineError):
         seen = Seen(
-            repo=REPO, pull=reading.inner(node, "pull"), runs=runs, suites=suites,
+            repo=REPO, pull=payload.inner(node, "pull"), runs=runs, suites=suites,
             statuses=statuses, reviews=reviews, comments=comments,
         )  # fmt: skip
         needs_workflows(seen)
@@ -135,16 +135,16 @@ def gitlab_objects(data: bytes) -> None:
     """As for GitHub, with each kind of object that GitLab's API has."""
     node = _object(data)
     with refusing(TowlineError):
-        gitlab_reading.merge_request(node)
-    gitlab_reading.permission(node)
-    gitlab_reading.is_active(node)
+        snapshots.merge_request(node)
+    snapshots.permission(node)
+    snapshots.is_active(node)
     with refusing(TowlineError):
-        pull = gitlab_reading.snapshot_of(REPO, node).pull
-        gitlab_reading.pipeline_of(pull, node, None)
-        gitlab_reading.job_of(pull, "1", node)
-        gitlab_reading.status_of(pull, node)
-        gitlab_reading.comment_of(pull, node)
-        gitlab_reading.review_of(pull, node, "approved")
+        pull = snapshots.snapshot_of(REPO, node).pull
+        snapshots.pipeline_of(pull, node, None)
+        snapshots.job_of(pull, "1", node)
+        snapshots.status_of(pull, node)
+        snapshots.comment_of(pull, node)
+        snapshots.review_of(pull, node, "approved")
 
 
 def _object(data: bytes) -> dict[str, JsonValue]:

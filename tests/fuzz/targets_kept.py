@@ -15,24 +15,24 @@ import orjson
 
 from tests.clocks import ManualClock
 from tests.fuzz.target import Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline.coordination.breaker import BreakerService
-from towline.coordination.breaker_board import BreakerBoard
-from towline.coordination.memory import MemoryDocuments
-from towline.core import fix_texts, fixrun
-from towline.core.breaker import Limits
-from towline.core.canonical import parse_json
-from towline.core.events import Actor, Commented, PullRequestChanged
-from towline.core.fix_start import errand_of
-from towline.core.fixrun import Advisory, Errand, FixPolicy, FixRules, RunRecord, StageRecord
-from towline.core.model_prompts import files_named, prompt_for
-from towline.core.signals import Towing
-from towline.core.towing import vulnerability_of
-from towline.errors import Rejected
-from towline.flow.fix_plan import diff_as_output, diff_in
-from towline.store.run_statements import RECORD
-from towline.store.runs import _errand_text, _record, _stage_row
-from towline.web.dashboard.work_routes import pretty
-from towline.web.inbox_routes import _readable
+from towline_once.coordination.circuit_breaker import BreakerService
+from towline_once.coordination.breaker_registry import BreakerBoard
+from towline_once.coordination.memory import MemoryDocuments
+from towline.fix import (publish as fix_texts, model as fixrun)
+from towline_once.coordination.circuit_breaker import Limits
+from towline_once.canonical_json import parse_json
+from towline.events import (Actor, Commented, PullRequestChanged)
+from towline.fix.requests import errand_of
+from towline.fix.model import (Advisory, Errand, FixPolicy, FixRules, RunRecord, StageRecord)
+from towline.fix.fixers.llm import (files_named, prompt_for)
+from towline.pulls.signals import Towing
+from towline.pulls.selection import vulnerability_of
+from towline_once.errors import Rejected
+from towline.fix.plan import (diff_as_output, diff_in)
+from towline.fix.store import RECORD
+from towline.fix.store import (_errand_text, _record, _stage_row)
+from towline.dashboard.work import pretty
+from towline.inbox.admin_http import _readable
 
 REPO: Final = "octo-org/app"
 _LIMITS: Final = Limits(60_000_000, 0.5, 2, 30_000_000)

@@ -11,17 +11,17 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tests.fuzz.target import Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline.core import diffs, scans
-from towline.core.diffs import FileChange, parse_diff
-from towline.core.fixrun import FixPolicy
-from towline.core.model_diffs import diff_in
-from towline.core.patch_paths import folded, matches, shown, trick
-from towline.core.pip_audit import advisories_in, needed_versions
-from towline.core.requirement_specs import raised, version_of
-from towline.core.requirements_files import bump, exact_pins
-from towline.core.safety import WORKFLOWS, check_patch, refusal
-from towline.core.secret_patterns import new_secrets, secrets_in
-from towline.errors import Rejected
+from towline.fix import (diff, scanners)
+from towline.fix.diff import (FileChange, parse_diff)
+from towline.fix.model import FixPolicy
+from towline.fix.fixers.llm import diff_in
+from towline.fix.safety import (folded, matches, shown, trick)
+from towline.fix.fixers.pip_audit_report import (advisories_in, needed_versions)
+from towline.fix.fixers.requirement_specs import (raised, version_of)
+from towline.fix.fixers.requirements_files import (bump, exact_pins)
+from towline.fix.safety import (WORKFLOWS, check_patch, refusal)
+from towline.fix.secret_patterns import (new_secrets, secrets_in)
+from towline_once.errors import Rejected
 
 PACKAGE: Final = "jinja2"
 FIXED: Final = "3.1.6"
@@ -40,7 +40,7 @@ def git_diffs(data: bytes) -> None:
 def _leads_back(file: FileChange) -> None:
     new = b"".join(line for hunk in file.hunks for line in hunk.new)
     with refusing(Rejected):
-        old = diffs.before(file, new)
+        old = diff.before(file, new)
         assert old == b"".join(line for hunk in file.hunks for line in hunk.old)
 
 
@@ -53,7 +53,7 @@ def patch_checks(data: bytes) -> None:
         return
     for file in parse_diff(data):
         assert not file.binary
-        assert file.modes <= {"100644", diffs.EXECUTABLE}
+        assert file.modes <= {"100644", diff.EXECUTABLE}
         assert all(trick(path) is None for path in file.paths)
 
 
@@ -160,13 +160,13 @@ def audit_reports(data: bytes) -> None:
 
 def scan_reports(data: bytes) -> None:
     """Findings of bandit and of SARIF have a line to show, and are not new beside themselves."""
-    for read in (scans.read_sarif, lambda raw: scans.read_bandit(raw, {"a": ("a.py", b"x\ny\n")})):
+    for read in (scanners.read_sarif, lambda raw: scanners.read_bandit(raw, {"a": ("a.py", b"x\ny\n")})):
         with refusing(Rejected):
             found = read(data)
             assert all("\n" not in str(one) for one in found)
-            assert scans.new_findings(found, found) == ()
+            assert scanners.new_findings(found, found) == ()
     with refusing(Rejected):
-        scans.bandit_unread(data)
+        scanners.bandit_unread(data)
 
 
 DIFF: Final = (

@@ -24,16 +24,16 @@ from tests.fuzz.target import (
     refusing,
     sound_text_of,
 )
-from towline.engines.celery import TASK
-from towline.engines.celery_worker import CeleryWorker
-from towline.errors import Rejected
-from towline.git.cache import push_failure
-from towline.git.environment import scrubbed, secrets_of
-from towline.git.process import GitEnd, failure
-from towline.git.tree_check import TreeLimits, links_of, links_that_stay
-from towline.ports.forge import GitAccess
-from towline.ports.jobs import Claimed
-from towline.ports.workspace import Limits, Ran
+from towline.jobs.celery import TASK
+from towline.jobs.celery_worker import CeleryWorker
+from towline_once.errors import Rejected
+from towline.git.clone_cache import push_failure
+from towline.git.command import (scrubbed, secrets_of)
+from towline.git.command import (GitEnd, failure)
+from towline.git.worktree import (TreeLimits, links_of, links_that_stay)
+from towline.forges.base import GitAccess
+from towline.jobs.model import Claimed
+from towline.sandbox.base import (Limits, Ran)
 from towline.sandbox.confined import _heard, _ran
 
 _ROOT: Final = b"/tree"

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from tests.fuzz.redis_place import SOUND, RedisPlace, bulk, greeting
 from tests.fuzz.target import TOKEN, Target, check_message, joined, parts_of, refusing
-from towline.coordination.redis import RedisDocuments, RedisRates, RedisSeen, RedisSlots
-from towline.coordination.redis_leases import RedisLeases
-from towline.core.claims import Draft, Result
+from towline_once.coordination.redis import (RedisDocuments, RedisRates, RedisSeen, RedisSlots)
+from towline_once.coordination.redis import RedisLeases
+from towline_once.idempotency.state import (Draft, Result)
 from towline.doctor.probe import Probe, looked
 from towline.doctor.servers import look_at_redis
-from towline.errors import TowlineError
-from towline.idempotency.redis import RedisRecords
-from towline.settings import Settings
-from towline.store.redis import Redis, RedisMailbox
+from towline_once.errors import TowlineError
+from towline_once.idempotency.redis import RedisRecords
+from towline.config import Settings
+from towline_once.db.redis.client import (Redis, RedisMailbox)
 
 _PATIENCE: Final = 10.0
 _HEAD: Final = b"id\n1\n1700000000000000"

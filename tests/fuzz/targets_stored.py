@@ -12,22 +12,22 @@ from typing import Final
 import orjson
 
 from tests.fuzz.target import TOKEN, Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline.core import recovery, watermarks
-from towline.core.budgets import STRATEGIES
-from towline.core.canonical import parse_json
-from towline.core.facts import CheckFact, Facts, ReviewFact, Said
-from towline.core.pulls import Intent, PullEvent, PullRecord
-from towline.core.snapshot import PullRef
+from towline.forges import (delivery_log, polling as watermarks)
+from towline.pulls.budgets import STRATEGIES
+from towline_once.canonical_json import parse_json
+from towline.pulls.facts import (CheckFact, Facts, ReviewFact, Said)
+from towline.pulls.model import (Intent, PullEvent, PullRecord)
+from towline.forges.snapshot import PullRef
 from towline.doctor.reading import where_of
 from towline.doctor.redaction import Redactor, shown_settings
-from towline.errors import Rejected
-from towline.idempotency.views import Claim, Tombstone, decode_response, encode_response
-from towline.settings import Settings, load
-from towline.store import bodies
-from towline.store.pull_rows import COLUMNS, event_of, event_row, record_of, row_of
-from towline.web.answers import Message
-from towline.web.dashboard.audit_tail import matching, tail
-from towline.web.exchange import Answer, Request, reply
+from towline_once.errors import Rejected
+from towline_once.idempotency.types import (Claim, Tombstone, decode_response, encode_response)
+from towline.config import (Settings, load)
+from towline.inbox import store as bodies
+from towline.pulls.sql import (COLUMNS, event_of, event_row, record_of, row_of)
+from towline_once.asgi.messages import Message
+from towline.dashboard.audit import (matching, tail)
+from towline_once.asgi.exchange import (Answer, Request, reply)
 
 
 @cache
@@ -120,8 +120,8 @@ def marks(data: bytes) -> None:
     texts = tuple(sound_text_of(data).split(" ", 4))
     mark = watermarks.Mark(one, two, three or None)
     assert watermarks.mark_from(watermarks.mark_text(mark)) == mark
-    hooked = recovery.Mark(one, two, texts[:2], texts[2:], {three: 1})
-    assert recovery.mark_from(recovery.mark_text(hooked)) == hooked
+    hooked = delivery_log.Mark(one, two, texts[:2], texts[2:], {three: 1})
+    assert delivery_log.mark_from(delivery_log.mark_text(hooked)) == hooked
 
 
 def pull_rows(data: bytes) -> None:

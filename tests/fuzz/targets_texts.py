@@ -19,21 +19,18 @@ from tests.fuzz.target import (
 )
 from tests.sources.samples import listed
 from towline.cli.history import since_us
-from towline.core import api_keys, cron, keys, recovery
-from towline.core.canonical import canonical, hash_and_digests, parse_json, payload_hash
-from towline.core.commands import COMMANDS, parse
-from towline.core.failures import EVIDENCE_CHARS, classify_failure
-from towline.core.lint_logs import MOST_FILES, named_files, read_lint_log
-from towline.core.remote_work import (
-    read_claim,
-    read_completion,
-    read_failure,
-    read_renewal,
-    sealed,
-)
-from towline.core.submission import read_submission
-from towline.errors import Rejected
-from towline.store.redis_address import parse_url
+from towline.http import key_text
+from towline.inbox import cron
+from towline_once import keys
+from towline.forges import delivery_log
+from towline_once.canonical_json import (canonical, hash_and_digests, parse_json, payload_hash)
+from towline.inbox.slash_commands import (COMMANDS, parse)
+from towline_once.failures import (EVIDENCE_CHARS, classify_failure)
+from towline.fix.fixers.ruff import (MOST_FILES, named_files, read_lint_log)
+from towline.submit.rules import (read_claim, read_completion, read_failure, read_renewal, sealed)
+from towline.submit.rules import read_submission
+from towline_once.errors import Rejected
+from towline_once.db.redis.address import parse_url
 
 _HOUR_US: Final = 3_600_000_000
 
@@ -145,20 +142,20 @@ def submissions(data: bytes) -> None:
 
 def api_key_texts(data: bytes) -> None:
     """Only the form of a key has a prefix; a key is never part of a refusal."""
-    prefix = api_keys.prefix_of(data)
-    assert prefix is None or api_keys.is_prefix(prefix)
+    prefix = key_text.prefix_of(data)
+    assert prefix is None or key_text.is_prefix(prefix)
     with refusing(Rejected):
-        assert api_keys.is_prefix(api_keys.prefix_in(text_of(data)))
+        assert key_text.is_prefix(key_text.prefix_in(text_of(data)))
     with refusing(Rejected):
-        assert api_keys.checked_scopes(text_of(data).split(","))
+        assert key_text.checked_scopes(text_of(data).split(","))
     with refusing(Rejected):
-        api_keys.checked_name(text_of(data))
+        key_text.checked_name(text_of(data))
 
 
 def addresses(data: bytes) -> None:
     """Hooks, times and addresses that operators write are taken or refused in a sentence."""
     text = text_of(data)
-    for read in (recovery.repo_hook, recovery.app_hook, lambda given: since_us(given, 10**15)):
+    for read in (delivery_log.repo_hook, delivery_log.app_hook, lambda given: since_us(given, 10**15)):
         with refusing(Rejected):
             read(text)
     with refusing(Rejected):

@@ -15,17 +15,17 @@ from tests.clocks import ManualClock
 from tests.fuzz.connection import methods_in, replies_in, said_to
 from tests.fuzz.target import TOKEN, Target, check_message, joined, parts_of, refusing, text_of
 from tests.sources.samples import SIGNERS
-from towline.core.api_keys import SCOPES
-from towline.core.signing import SigningSecret
-from towline.ports.api_keys import NewKey, StoredKey
-from towline.ports.sessions import StoredSession
-from towline.web import exchange
-from towline.web.answers import Message, Problem
-from towline.web.auth import Keyring, Principal
-from towline.web.dashboard.fleet_find import place_in
-from towline.web.dashboard.session import Sessions
-from towline.web.dashboard.visits import form_of
-from towline.web.fleet import BadCursor
+from towline.http.key_text import SCOPES
+from towline.http.signing import SigningSecret
+from towline.http.key_store import (NewKey, StoredKey)
+from towline.dashboard.session_store import StoredSession
+from towline_once.asgi import exchange
+from towline_once.asgi.messages import (Message, Problem)
+from towline.http.auth import (Keyring, Principal)
+from towline.dashboard.fleet import place_in
+from towline.dashboard.session import Sessions
+from towline.dashboard.page_request import form_of
+from towline.pulls.fleet import BadCursor
 
 _GENUINE: Final = f"tow_abcdefgh_{hashlib.sha256(TOKEN.encode()).hexdigest()}"
 _SECRET: Final = SigningSecret(b"a secret that no input of the fuzzer has", "that of the tests")

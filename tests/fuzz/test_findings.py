@@ -14,34 +14,35 @@ from tests.fuzz.answering import Forge
 from tests.fuzz.connection import replies_in, said_to
 from tests.fuzz.target import TOKEN, joined
 from tests.fuzz.targets_kept import _check_fences, a_run
-from towline.core import cron, scans
-from towline.core.api_keys import checked_scopes
-from towline.core.canonical import JsonValue
-from towline.core.fix_texts import body_of, title_of
-from towline.core.fixrun import Errand
-from towline.core.http_dates import seconds_of
-from towline.core.lint_logs import read_lint_log
-from towline.core.model_diffs import diff_in
-from towline.core.recovery import repo_hook
-from towline.core.requirement_specs import raised, version_of
-from towline.core.requirements_files import bump, exact_pins
-from towline.core.snapshot import PullRef
+from towline.inbox import cron
+from towline.fix import scanners
+from towline.http.key_text import checked_scopes
+from towline_once.canonical_json import JsonValue
+from towline.fix.publish import (body_of, title_of)
+from towline.fix.model import Errand
+from towline.forges.client import seconds_of
+from towline.fix.fixers.ruff import read_lint_log
+from towline.fix.fixers.llm import diff_in
+from towline.forges.delivery_log import repo_hook
+from towline.fix.fixers.requirement_specs import (raised, version_of)
+from towline.fix.fixers.requirements_files import (bump, exact_pins)
+from towline.forges.snapshot import PullRef
 from towline.doctor.github import look_at_github
 from towline.doctor.probe import Look, Probe, looked
 from towline.doctor.redaction import Redactor
 from towline.doctor.webhooks import look_at_hooks
-from towline.errors import Rejected
-from towline.ports.ci import CiUnavailable
-from towline.ports.forge import ForgeRefused, ForgeUnavailable, ForgeUnreadable
-from towline.settings import Settings, load
-from towline.sources.stored import events_of
-from towline.store import bodies
-from towline.store.redis_address import parse_url
-from towline.web.answers import Problem
-from towline.web.dashboard.work_routes import pretty
-from towline.web.hooks import check_length
-from towline.web.inbox_routes import _text
-from towline.web.scraping import figures
+from towline_once.errors import Rejected
+from towline.integrations.ci import CiUnavailable
+from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.config import (Settings, load)
+from towline.inbox.sources import events_of
+from towline.inbox import store as bodies
+from towline_once.db.redis.address import parse_url
+from towline_once.asgi.messages import Problem
+from towline.dashboard.work import pretty
+from towline.inbox.http import check_length
+from towline.inbox.admin_http import _text
+from towline.http.probes import figures
 
 T = TypeVar("T")
 LONG = "7" * 5000
@@ -264,7 +265,7 @@ def test_fingerprints_too_deep_are_none() -> None:
     report = (
         b'{"runs":[{"results":[{"ruleId":"R","message":{"text":"m"},"fingerprints":%b}]}]}' % deep
     )
-    (finding,) = scans.read_sarif(report)
+    (finding,) = scanners.read_sarif(report)
     assert finding.code == "\nm"
 
 

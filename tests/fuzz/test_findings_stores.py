@@ -22,31 +22,31 @@ from tests.clocks import ManualClock
 from tests.fuzz.redis_place import SOUND, RedisPlace, bulk, greeting
 from tests.fuzz.target import TOKEN
 from tests.fuzz.targets_programs import _reported
-from towline.ci.jenkins_http import JenkinsHttp
-from towline.coordination.breaker import BreakerService
-from towline.coordination.breaker_board import BreakerBoard
-from towline.coordination.memory import MemoryDocuments
-from towline.coordination.redis import RedisDocuments, RedisRates, RedisSlots
-from towline.coordination.redis_leases import RedisLeases
-from towline.core.breaker import Limits
-from towline.core.fixrun import Errand, StageRecord
+from towline.integrations.jenkins.client import JenkinsHttp
+from towline_once.coordination.circuit_breaker import BreakerService
+from towline_once.coordination.breaker_registry import BreakerBoard
+from towline_once.coordination.memory import MemoryDocuments
+from towline_once.coordination.redis import (RedisDocuments, RedisRates, RedisSlots)
+from towline_once.coordination.redis import RedisLeases
+from towline_once.coordination.circuit_breaker import Limits
+from towline.fix.model import (Errand, StageRecord)
 from towline.doctor.servers import look_at_redis
-from towline.engines.celery import TASK
-from towline.engines.celery_worker import CeleryWorker
-from towline.errors import Rejected, TowlineError, Unavailable
-from towline.fixers.config import LlmConfig
-from towline.fixers.llm_api import ModelApi
-from towline.flow.fix_plan import diff_in
-from towline.forges.github_rest import github_client
-from towline.forges.gitlab_api import GitLabApi
-from towline.git.process import GitEnd, failure
-from towline.idempotency.redis import RedisRecords
-from towline.ports.jobs import OWN_QUEUE, NewJob
+from towline.jobs.celery import TASK
+from towline.jobs.celery_worker import CeleryWorker
+from towline_once.errors import (Rejected, TowlineError, Unavailable)
+from towline.fix.fixers.config import LlmConfig
+from towline.fix.fixers.llm import ModelApi
+from towline.fix.plan import diff_in
+from towline.forges.github.client import github_client
+from towline.forges.gitlab.client import GitLabApi
+from towline.git.command import (GitEnd, failure)
+from towline_once.idempotency.redis import RedisRecords
+from towline.jobs.model import (OWN_QUEUE, NewJob)
 from towline.sandbox.confined import _heard
-from towline.settings import Settings
-from towline.store.redis import Redis
-from towline.store.runs import SqlRuns
-from towline.wiring import backend_for, database_for
+from towline.config import Settings
+from towline_once.db.redis.client import Redis
+from towline.fix.store import SqlRuns
+from towline_once.backends import (backend_for, database_for)
 
 HEAD = b"id\n1\n1700000000000000\n"
 ERRAND = Errand(cause="request", forge="github", repo="octo-org/app", base_ref="main")

@@ -9,11 +9,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.git.git_place import git_place
 from tests.sim.github_server import REPO
-from towline.forges.github import GitHubForge, Limits
-from towline.forges.github_app import GitHubApp
-from towline.git.repositories import GitRepositories
-from towline.ports.forge import NewPull, Publisher
-from towline.ports.workspace import Repositories
+from towline.forges.github.forge import GitHubForge
+from towline.forges.github.rate_limit import Limits
+from towline.forges.github.auth import GitHubApp
+from towline.git.repository import GitRepositories
+from towline.forges.base import (NewPull, Publisher)
+from towline.git.workspace import Repositories
 
 
 def key_file(folder: Path) -> Path:

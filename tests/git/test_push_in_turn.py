@@ -8,9 +8,9 @@ import pytest
 
 from tests.git.git_place import Place, Signpost, git_place
 from tests.sim.github_server import REPO
-from towline.git.repositories import GitOptions, GitRepositories
-from towline.ports.forge import GitAccess
-from towline.ports.workspace import RepositoryUnavailable
+from towline.git.repository import (GitOptions, GitRepositories)
+from towline.forges.base import GitAccess
+from towline.git.workspace import RepositoryUnavailable
 
 
 class SleepyPublisher(Signpost):

@@ -14,13 +14,13 @@ import pytest
 
 from tests.git.git_place import DEADLINE, Signpost, bare_git, git_place
 from tests.sim.github_server import REPO, TOKEN
-from towline.errors import Rejected
-from towline.git import places
-from towline.git.environment import scheme_of
-from towline.git.repositories import GitOptions
+from towline_once.errors import Rejected
+from towline.git import clone_cache
+from towline.git.command import scheme_of
+from towline.git.repository import GitOptions
 from towline.git.worktree import Author
-from towline.ports.workspace import BranchMoved, RepositoryUnavailable
-from towline.sim.http_faults import HttpFault
+from towline.git.workspace import (BranchMoved, RepositoryUnavailable)
+from towline_sim.github.faults import HttpFault
 
 
 def command_lines() -> list[str]:
@@ -193,7 +193,7 @@ def test_two_that_sweep_at_once_do_not_disturb_each_other(tmp_path: Path) -> Non
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     (tmp_path / "stray").write_text("x")
     (tmp_path / ("a" * 16)).mkdir()
-    assert places.sweep(tmp_path) == 1
+    assert clone_cache.sweep(tmp_path) == 1
 
 
 def _leave_a_dead_name(root: Path) -> None:
@@ -311,7 +311,7 @@ async def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
     """The worktree of a process that was killed goes; one that is in use stays."""
     async with git_place(tmp_path) as place:
         code = (
-            "import sys, time\nfrom pathlib import Path\nfrom towline.git import places\n"
+            "import sys, time\nfrom pathlib import Path\nfrom towline.git import clone_cache as places\n"
             "place = places.claim(Path(sys.argv[1]))\n"
             "(place.folder / 'tree').mkdir()\n(place.folder / 'tree' / 'closed').mkdir(mode=0)\n"
             "print(place.name, flush=True)\ntime.sleep(600)\n"

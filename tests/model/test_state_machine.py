@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 from tests.clocks import ManualClock
 from tests.model.idempotency_model import Answer, Model, Place
 from towline import Claim, Idempotency, InFlight
-from towline.store.sql import Statement
+from towline_once.db.statement import Statement
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis")
 PAYLOADS = ({"n": 1}, {"n": 2})

@@ -18,7 +18,7 @@ import rfc8785
 import schemathesis
 from schemathesis.auths import GLOBAL_AUTH_STORAGE
 
-from towline.web.problem_docs import CODES_MEMBER
+from towline.http.problem_docs import CODES_MEMBER
 
 KEY: Final = os.environ.get("TOWLINE_TEST_API_KEY", "")
 SECRET: Final = os.environ.get("TOWLINE_TEST_WEBHOOK_SECRET", "")

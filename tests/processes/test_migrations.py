@@ -13,8 +13,8 @@ import pytest
 from tests.processes.crew import PATIENCE, ROOT, Child, Crew
 from tests.servers import psql
 from towline import Idempotency, Rejected
-from towline.store.migrate import TOWLINE
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.migrate import TOWLINE
+from towline_once.db.sqlite_driver import sqlite3
 
 PROCESSES = 6
 MIGRATING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'towline-migrations'"

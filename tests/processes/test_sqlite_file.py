@@ -8,7 +8,7 @@ from contextlib import closing
 
 from tests.processes.crew import Crew
 from towline import Idempotency, keys
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 PROCESSES = 8
 SECONDS = 2.0

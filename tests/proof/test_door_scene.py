@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from towline.flow.work import Crew, Held
-from towline.proof.mutations import Mutation, instead, without
-from towline.proof.play import play
+from towline.jobs.runner import (Crew, Held)
+from towline_sim.proof.mutations import (Mutation, instead, without)
+from towline_sim.proof.run_seed import play
 
 
 def _as_long_as_a_turn(self: Crew, *_: Any) -> float:

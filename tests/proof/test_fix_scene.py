@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from towline.proof import play as playing
-from towline.proof.mutations import without
-from towline.proof.mutations_of_fix import MUTATIONS
-from towline.proof.play import play
-from towline.proof.scenes.fix import FixScene
+from towline_sim.proof import run_seed as playing
+from towline_sim.proof.mutations import without
+from towline_sim.proof.mutations.fix import MUTATIONS
+from towline_sim.proof.run_seed import play
+from towline_sim.proof.scenarios.fix import FixScene
 
 QUICK: Final = (
     "stages-not-kept",

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from towline.core import folding
-from towline.core.events import Event
-from towline.core.facts import Facts
-from towline.core.folding import first_heard_us
-from towline.flow import track
-from towline.flow.submit_limits import _Tally
-from towline.flow.track import Tracker
-from towline.idempotency.ledger import Ledger
-from towline.proof.mutations import Mutation, instead, without
-from towline.proof.play import play
+from towline.pulls import apply_event
+from towline.events import Event
+from towline.pulls.facts import Facts
+from towline.pulls.apply_event import first_heard_us
+from towline.pulls import tracker
+from towline.submit.service import _Tally
+from towline.pulls.tracker import Tracker
+from towline_once.idempotency.ledger import Ledger
+from towline_sim.proof.mutations import (Mutation, instead, without)
+from towline_sim.proof.run_seed import play
 
 _rule = Ledger._rule
 
@@ -69,8 +69,8 @@ def test_a_verdict_from_long_before_a_remedy_is_no_news() -> None:
     """A look found the failure of a policy that nobody had heard of before it was asked again."""
     assert play(745).violations == []
     # The seed was found before events were parked, and shows it only in that play.
-    unparked = [instead(track, "waits_for", _for_none), instead(Tracker, "_release", _nothing)]
-    whatever = [*unparked, instead(folding, "first_heard_us", _whatever_the_forge_says)]
+    unparked = [instead(tracker, "waits_for", _for_none), instead(Tracker, "_release", _nothing)]
+    whatever = [*unparked, instead(apply_event, "first_heard_us", _whatever_the_forge_says)]
     for switches, found in ((unparked, False), (whatever, True)):
         with without(Mutation("old-verdict", "an old verdict is none", "tow", switches)):
             assert any("before its remedy" in one for one in play(745).violations) is found

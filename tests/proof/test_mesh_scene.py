@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from towline.proof import play as playing
-from towline.proof.mutations import without
-from towline.proof.mutations_of_mesh import MUTATIONS
-from towline.proof.play import play
-from towline.proof.scenes.mesh import MeshScene
+from towline_sim.proof import run_seed as playing
+from towline_sim.proof.mutations import without
+from towline_sim.proof.mutations.mesh import MUTATIONS
+from towline_sim.proof.run_seed import play
+from towline_sim.proof.scenarios.mesh import MeshScene
 
 QUICK: Final = ("result-of-any-token", "key-not-unique", "key-of-any-payload", "any-digest")
 

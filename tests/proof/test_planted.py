@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from towline.proof.mutations import all_mutations, without
-from towline.proof.planted import all_planted, every_planted
-from towline.proof.play import play
-from towline.proof.sweep import try_all
+from towline_sim.proof.mutations import (all_mutations, without)
+from towline_sim.proof.planted_bugs import (all_planted, every_planted)
+from towline_sim.proof.run_seed import play
+from towline_sim.proof.sweep import try_all
 
 SEEDS = 300
 SAMPLE = (

@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from towline.proof import play as playing
-from towline.proof.mutations import without
-from towline.proof.mutations_of_polls import MUTATIONS
-from towline.proof.play import play
-from towline.proof.scenes.polls import PollsScene
+from towline_sim.proof import run_seed as playing
+from towline_sim.proof.mutations import without
+from towline_sim.proof.mutations.polls import MUTATIONS
+from towline_sim.proof.run_seed import play
+from towline_sim.proof.scenarios.polls import PollsScene
 
 QUICK: Final = ("mark-before-storing", "no-overlap", "first-told-off", "recovery-off")
 

@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
-from towline.proof.gate import seeds_of, try_without
-from towline.proof.loop import SimLoop
-from towline.proof.mutations import Mutation, NoLongerFits, all_mutations, sql, without
-from towline.proof.play import SCENES, Endless, bounded, play
-from towline.proof.sweep import same_again, shrunk, sweep, try_all
-from towline.store import job_statements
+from towline_sim.proof.gate import (seeds_of, try_without)
+from towline_sim.proof.loop import SimLoop
+from towline_sim.proof.mutations import (Mutation, NoLongerFits, all_mutations, sql, without)
+from towline_sim.proof.run_seed import (SCENES, Endless, bounded, play)
+from towline_sim.proof.sweep import (same_again, shrunk, sweep, try_all)
+from towline.jobs import store as job_statements
 
 CORES = os.cpu_count() or 1
 SEEDS = 1_000
@@ -133,7 +133,7 @@ def test_a_single_seed_however_it_is_asked_for() -> None:
 def test_a_violation_names_its_seed() -> None:
     """Of a single seed they are told in the shape in which those of many are."""
     play_it = (
-        "from towline.cli import main; from towline.proof import mutations as known\n"
+        "from towline.cli import main; from towline_sim.proof import mutations as known\n"
         "with known.without(known.all_mutations()['swap-any-token']): main()"
     )
     words = ["simulate", "--seed", str(RARE["swap-any-token"]), "--json"]

@@ -6,12 +6,12 @@ from typing import Final
 
 import pytest
 
-from towline.proof import play as playing
-from towline.proof.mutations import without
-from towline.proof.mutations_of_tow import MUTATIONS
-from towline.proof.play import Played, play
-from towline.proof.scenes.tow import TowScene
-from towline.proof.scenes.tow_watch import goes_round
+from towline_sim.proof import run_seed as playing
+from towline_sim.proof.mutations import without
+from towline_sim.proof.mutations.tow import MUTATIONS
+from towline_sim.proof.run_seed import (Played, play)
+from towline_sim.proof.scenarios.tow import TowScene
+from towline_sim.proof.scenarios.tow_invariants import goes_round
 
 QUICK: Final = (
     "green-for-good",

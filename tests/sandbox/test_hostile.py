@@ -14,8 +14,8 @@ import pytest
 
 from tests.sandbox.test_sandboxes import SECRET, folder, python, sandbox
 from tests.unisolated import UNISOLATED
-from towline.errors import NotIsolated
-from towline.ports.workspace import Limits
+from towline_once.errors import NotIsolated
+from towline.sandbox.base import Limits
 from towline.sandbox import calls
 from towline.sandbox.choice import Choice, MachineSandbox, choose_sandbox
 from towline.sandbox.confined import Supervised
@@ -177,8 +177,8 @@ async def test_own_files_must_not_lie_where_commands_read(isolation: Choice) -> 
 WITHOUT = """
 import asyncio, sys, tempfile
 from pathlib import Path
-from towline.errors import NotIsolated
-from towline.ports.workspace import Limits
+from towline_once.errors import NotIsolated
+from towline.sandbox.base import Limits
 from towline.sandbox.choice import MachineSandbox
 async def main():
     machine, folder = MachineSandbox(sys.argv[1]), Path(tempfile.mkdtemp())
@@ -236,8 +236,8 @@ async def test_what_is_installed_meanwhile_is_found(tmp_path: Path, isolation: C
 VANISHING = """
 import asyncio, os, sys
 from pathlib import Path
-from towline.errors import NotIsolated
-from towline.ports.workspace import Limits
+from towline_once.errors import NotIsolated
+from towline.sandbox.base import Limits
 from towline.sandbox import calls
 from towline.sandbox.choice import MachineSandbox
 async def main():

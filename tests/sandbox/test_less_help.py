@@ -16,7 +16,7 @@ from tests.sandbox.test_sandboxes import (
     python,
     survivors,
 )
-from towline.ports.workspace import Limits
+from towline.sandbox.base import Limits
 from towline.sandbox.confined import Supervised
 
 __all__ = ["folder"]

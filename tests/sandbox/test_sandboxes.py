@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from towline.errors import NotIsolated
-from towline.ports.workspace import Limits, Ran
+from towline_once.errors import NotIsolated
+from towline.sandbox.base import (Limits, Ran)
 from towline.sandbox.choice import Choice, choose_sandbox
 from towline.sandbox.confined import Supervised
 
@@ -300,7 +300,7 @@ async def test_who_loses_the_service_leaves_nothing(folder: Path) -> None:
     service = f"""
 import asyncio, sys
 from pathlib import Path
-from towline.ports.workspace import Limits
+from towline.sandbox.base import Limits
 from towline.sandbox.confined import Supervised
 asyncio.run(Supervised().run([sys.executable, "-c", {code!r}], Path({str(folder)!r}), Limits()))
 """

@@ -12,9 +12,9 @@ import httpx2
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.sim.http import GitHubSim
-from towline.sim.http_limits import Limits
-from towline.sim.world import World
+from towline_sim.github.server import GitHubSim
+from towline_sim.github.limits import Limits
+from towline_sim.github.world import World
 
 TOKEN = "ghp_simulated_token"
 REPO = "demo/app"

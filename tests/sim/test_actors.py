@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from towline.core.failures import classify_failure
-from towline.sim.actors import Habit, Outage
-from towline.sim.actors_ci import Chances, Ci
-from towline.sim.actors_jenkins import JenkinsDown
-from towline.sim.actors_people import Person
-from towline.sim.entities import RepoOptions
-from towline.sim.failure_texts import OUTAGE, PERSISTENT, TRANSIENT
-from towline.sim.town import JENKINS, POLICY, Customs, Town
-from towline.sim.world import trace_hash
+from towline_once.failures import classify_failure
+from towline_sim.actors.base import Habit
+from towline_sim.github.fault_dice import Outage
+from towline_sim.actors.ci import (Chances, Ci)
+from towline_sim.actors.jenkins import JenkinsDown
+from towline_sim.actors.people import Person
+from towline_sim.github.entities import RepoOptions
+from towline_sim.failure_logs import (OUTAGE, PERSISTENT, TRANSIENT)
+from towline_sim.actors.scenario import (JENKINS, POLICY, Customs, Town)
+from towline_sim.github.world import trace_hash
 
 HOUR = 3600.0
 

@@ -6,8 +6,8 @@ import gc
 import tracemalloc
 
 from tests.clocks import ManualClock
-from towline.cli.demo_clock import DemoClock
-from towline.cli.demo_world import DemoWorld
+from towline_sim.demo.clock import DemoClock
+from towline_sim.demo.world import DemoWorld
 
 HOUR = 3600.0
 STEP = 300.0

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.sim.github_server import REPO, Forge, forge
-from towline.sim.entities import Protection
-from towline.sim.http_limits import Limits
+from towline_sim.github.entities import Protection
+from towline_sim.github.limits import Limits
 
 FRAGMENT = """
 fragment Whole on PullRequest {

@@ -11,9 +11,9 @@ import jwt
 import pytest
 
 from tests.sim.github_server import REPO, Forge, forge
-from towline.sim.faults import ApiFaults, FaultDice
-from towline.sim.http_faults import HttpFault
-from towline.sim.http_limits import Limits
+from towline_sim.github.fault_dice import (ApiFaults, FaultDice)
+from towline_sim.github.faults import HttpFault
+from towline_sim.github.limits import Limits
 
 PULLS = f"/repos/{REPO}/pulls"
 

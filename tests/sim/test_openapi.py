@@ -11,8 +11,8 @@ import pytest
 
 from tests.sim import openapi
 from tests.sim.github_server import REPO, Forge, forge
-from towline.sim.entities import Protection
-from towline.sim.rest_routes import ROUTES
+from towline_sim.github.entities import Protection
+from towline_sim.github.rest.routes import ROUTES
 
 OWNER, NAME = REPO.split("/")
 

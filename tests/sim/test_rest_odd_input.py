@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.sim.github_server import REPO, Forge, forge
-from towline.sim.rest import Route
-from towline.sim.rest_routes import ROUTES
+from towline_sim.github.rest.calls import Route
+from towline_sim.github.rest.routes import ROUTES
 
 REQUESTS = 500
 FIELDS = (

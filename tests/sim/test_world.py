@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from towline.sim.entities import Protection, Pull, RepoOptions, WorldRefusal
-from towline.sim.world import World
+from towline_sim.github.entities import (Protection, Pull, RepoOptions, WorldRefusal)
+from towline_sim.github.world import World
 
 REPO = "octo-org/app"
 NOW = 1_700_000_000.0

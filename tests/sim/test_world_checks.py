@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from tests.sim.test_world import REPO, advance, fresh, propose, refused, told, world
-from towline.sim.actors import Habit
-from towline.sim.actors_ci import Ci, LaterCheck
-from towline.sim.entities import Protection, RepoOptions
-from towline.sim.world import World
+from towline_sim.actors.base import Habit
+from towline_sim.actors.ci import (Ci, LaterCheck)
+from towline_sim.github.entities import (Protection, RepoOptions)
+from towline_sim.github.world import World
 
 __all__ = ["world"]
 

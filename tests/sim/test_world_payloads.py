@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from towline.sim.entities import Emitted
-from towline.sim.payloads import payload_of
-from towline.sim.told import ROOT, events_of
-from towline.sim.town import Customs, Town
-from towline.sources import github
+from towline_sim.github.entities import Emitted
+from towline_sim.github.webhooks import payload_of
+from towline_sim.in_process import (ROOT, events_of)
+from towline_sim.actors.scenario import (Customs, Town)
+from towline.forges.github import webhooks as github
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 HOOKS = SHARED / "github-webhooks"

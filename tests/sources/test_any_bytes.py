@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from tests.sources.samples import NOW, SECRET, SIGNERS, Sample, indexed, listed
 from tests.test_tidy import impurity, nodes
-from towline.core import keys
-from towline.core.events import CONCLUSIONS, EVENTS, Actor, CheckChanged, Event
-from towline.core.horizons import REDELIVERY_SECONDS
-from towline.sources import SOURCES, Delivery, DeliveryRejected
+from towline_once import keys
+from towline.events import (CONCLUSIONS, EVENTS, Actor, CheckChanged, Event)
+from towline_once.keys import REDELIVERY_SECONDS
+from towline.inbox.sources import SOURCES
+from towline.forges.delivery import (Delivery, DeliveryRejected)
 
 NAMES = sorted(SOURCES)
 HEADERS = [

@@ -11,9 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.sources.samples import NOW, SECRET, shared_headers
-from towline.core import keys
-from towline.core.events import CheckChanged
-from towline.sources import BadSignature, Delivery, Malformed, ci
+from towline_once import keys
+from towline.events import CheckChanged
+from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.integrations import generic_ci
 
 RUN = {
     "repo": "o/n",
@@ -34,7 +35,7 @@ HASHED = ("provider", "repo", "run_id", "attempt", "conclusion", "job_id", "logs
 def receive(payload: Any, provider: str | None = "circleci", **more: str) -> Delivery:
     raw = json.dumps(payload).encode()
     headers = shared_headers(raw) | {k.replace("_", "-"): v for k, v in more.items()}
-    return ci.receive(headers, raw, [SECRET], NOW, provider=provider)
+    return generic_ci.receive(headers, raw, [SECRET], NOW, provider=provider)
 
 
 def check(payload: Any) -> CheckChanged:
@@ -93,7 +94,7 @@ def test_no_two_lists_share_an_id(two: list[tuple[str, ...]]) -> None:
     """Moving a character from one part to the next is another id."""
     names = ("run_id", "attempt", "conclusion", "job_id", "logs_url")
     runs: list[Any] = [dict(zip(names, one[1:], strict=True)) | {"repo": "o/n"} for one in two]
-    found = {ci.fallback_id(one[0], run) for one, run in zip(two, runs, strict=True)}
+    found = {generic_ci.fallback_id(one[0], run) for one, run in zip(two, runs, strict=True)}
     assert len(found) == 2
 
 
@@ -170,7 +171,7 @@ def test_signature() -> None:
     raw = json.dumps(RUN).encode()
     for headers, body in [(shared_headers(raw), raw + b" "), ({}, raw)]:
         with pytest.raises(BadSignature):
-            ci.receive(headers, body, [SECRET], NOW, provider="p")
+            generic_ci.receive(headers, body, [SECRET], NOW, provider="p")
 
 
 def test_every_hashed_part_is_documented() -> None:

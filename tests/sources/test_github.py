@@ -18,18 +18,10 @@ from tests.sources.samples import (
     github_headers,
     indexed,
 )
-from towline.core import keys
-from towline.core.events import (
-    CheckChanged,
-    Commented,
-    Event,
-    MergeGroupChanged,
-    Pinged,
-    PullRequestChanged,
-    Pushed,
-    ReviewSubmitted,
-)
-from towline.sources import BadSignature, Delivery, Malformed, github
+from towline_once import keys
+from towline.events import (CheckChanged, Commented, Event, MergeGroupChanged, Pinged, PullRequestChanged, Pushed, ReviewSubmitted)
+from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.forges.github import webhooks as github
 
 SAMPLES = [
     sample._replace(event="create" if sample.event == "create_or_delete" else sample.event)

@@ -19,16 +19,10 @@ from tests.sources.samples import (
     indexed,
     standard_webhooks_headers,
 )
-from towline.core import keys
-from towline.core.events import (
-    CheckChanged,
-    Commented,
-    Event,
-    PullRequestChanged,
-    Pushed,
-    ReviewSubmitted,
-)
-from towline.sources import BadSignature, Delivery, Malformed, gitlab
+from towline_once import keys
+from towline.events import (CheckChanged, Commented, Event, PullRequestChanged, Pushed, ReviewSubmitted)
+from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.forges.gitlab import webhooks as gitlab
 
 SAMPLES = indexed("gitlab-webhooks", "kind")
 KEY = b"thirty-two bytes of a signing key"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.sources.samples import NOW, SECRET, Sample, each, listed, shared_headers
-from towline.core import keys
-from towline.core.events import CheckChanged
-from towline.sources import BadSignature, Delivery, Malformed, jenkins
+from towline_once import keys
+from towline.events import CheckChanged
+from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.integrations.jenkins import webhooks as jenkins
 
 SAMPLES = listed("jenkins/*.json")
 BUILD = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.sources.samples import NOW, OLD_SECRET, SECRET, Sample, each, listed, shared_headers
-from towline.core import keys
-from towline.core.events import IssueChanged
-from towline.sources import BadSignature, Delivery, Malformed, jira
+from towline_once import keys
+from towline.events import IssueChanged
+from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.integrations.jira import webhooks as jira
 
 SAMPLES = listed("jira-webhooks/*/*.json")
 ACTIONS = {

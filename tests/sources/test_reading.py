@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from towline.sources import reading
+from towline.forges import payload
 
 
 def nothing(*values: Any) -> list[tuple[Any, Any]]:
@@ -33,7 +33,7 @@ def nothing(*values: Any) -> list[tuple[Any, Any]]:
 )
 def test_repositories_in_urls(address: Any, repo: str | None) -> None:
     """The path of a page or a clone, or nothing if there is none that could be a repository."""
-    assert reading.repo_of_url(address) == repo
+    assert payload.repo_of_url(address) == repo
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_repositories_in_urls(address: Any, repo: str | None) -> None:
 )
 def test_moments(value: Any, seconds: float | None) -> None:
     """Each way in which senders write a time; one without a zone is in UTC."""
-    assert reading.moment({"at": value}, "at") == seconds
+    assert payload.moment({"at": value}, "at") == seconds
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_moments(value: Any, seconds: float | None) -> None:
 )
 def test_numbers(value: Any, number: int | None) -> None:
     """Whole numbers above zero that every store can hold, also in digits."""
-    assert reading.number({"n": value}, "n") == number
+    assert payload.number({"n": value}, "n") == number
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_numbers(value: Any, number: int | None) -> None:
 )
 def test_ids(value: Any, known_as: str | None) -> None:
     """Numbers or text, neither without end."""
-    assert reading.ident({"id": value}, "id") == known_as
+    assert payload.ident({"id": value}, "id") == known_as
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_ids(value: Any, known_as: str | None) -> None:
 )
 def test_commits(value: Any, sha: str | None) -> None:
     """Hexadecimal, of either length or cut short; zeros stand for no commit."""
-    assert reading.commit({"sha": value}, "sha") == sha
+    assert payload.commit({"sha": value}, "sha") == sha
 
 
 def test_prose_is_cut_and_names_are_not() -> None:
     """Half a comment still says something, half a branch's name is another branch."""
-    node: reading.Object = {"a": "x\0" * 5000}
-    assert reading.prose(node, "a", 10) == "xxxxx"
-    assert reading.text({"a": "x" * 1025}, "a") is None
-    assert reading.texts({"a": ["x", 1, "", "y" * 2000, None, "z"]}, "a") == ("x", "z")
-    assert reading.objects({"a": [{"b": 1}, 1, {"b": 2}]}, "a", most=2) == [{"b": 1}]
+    node: payload.Object = {"a": "x\0" * 5000}
+    assert payload.prose(node, "a", 10) == "xxxxx"
+    assert payload.text({"a": "x" * 1025}, "a") is None
+    assert payload.texts({"a": ["x", 1, "", "y" * 2000, None, "z"]}, "a") == ("x", "z")
+    assert payload.objects({"a": [{"b": 1}, 1, {"b": 2}]}, "a", most=2) == [{"b": 1}]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.sources.samples import NOW, SECRET, shared_headers
-from towline.core import keys
-from towline.core.events import Ticked
-from towline.sources import BadSignature, Delivery, Malformed, scheduler
+from towline_once import keys
+from towline.events import Ticked
+from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.integrations import scheduler
 
 TICK = {"schedule_id": "daily-cleanup", "execution_time": "2024-12-19T00:00:00Z"}
 

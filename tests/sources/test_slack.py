@@ -19,9 +19,10 @@ from tests.sources.samples import (
     needs_data,
     slack_headers,
 )
-from towline.core import keys
-from towline.core.events import CommandGiven
-from towline.sources import BadSignature, Delivery, Malformed, OutsideWindow, slack
+from towline_once import keys
+from towline.events import CommandGiven
+from towline.forges.delivery import (BadSignature, Delivery, Malformed, OutsideWindow)
+from towline.integrations import slack
 
 SAMPLES = listed("slack/bolt-payloads/*.json")
 FORM = "application/x-www-form-urlencoded"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 
-from towline.store.coalesce import Coalescer
+from towline_once.db.batching import Coalescer
 
 
 class Airport:

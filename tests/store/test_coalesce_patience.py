@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from towline.errors import Unavailable
-from towline.store.coalesce import Coalescer
+from towline_once.errors import Unavailable
+from towline_once.db.batching import Coalescer
 
 PATIENCE = 0.3
 

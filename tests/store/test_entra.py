@@ -13,8 +13,8 @@ from redis.auth.idp import IdentityProviderInterface
 from redis.auth.token import SimpleToken
 
 from tests.servers import RedisServer, redis_command
-from towline.errors import MissingExtra, Rejected, Unavailable
-from towline.store.entra import connect_redis
+from towline_once.errors import (MissingExtra, Rejected, Unavailable)
+from towline_once.db.redis.entra import connect_redis
 
 PATIENCE = 10.0
 USER = "5f2b0c1e-oid"
@@ -100,7 +100,7 @@ async def test_a_renewal_that_fails_is_tried_again(
     server: RedisServer, service: TokenService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It never dies silently."""
-    monkeypatch.setattr("towline.store.entra._FIRST_RETRY", 0.01)
+    monkeypatch.setattr("towline_once.db.redis.entra._FIRST_RETRY", 0.01)
     service.life_seconds = 0.2
     redis = connect_redis(server.host, server.port, ssl=False, identity_provider=service)
     await redis.connect()

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 
 from tests.servers import psql
-from towline.errors import Rejected
-from towline.store.clock import SystemClock
-from towline.store.migrate import TOWLINE, Revisions
-from towline.store.postgres import Postgres
-from towline.store.sqlite_library import sqlite3
-from towline.wiring import database_for
+from towline_once.errors import Rejected
+from towline_once.clock import SystemClock
+from towline_once.db.migrate import (TOWLINE, Revisions)
+from towline_once.db.postgres import Postgres
+from towline_once.db.sqlite_driver import sqlite3
+from towline_once.backends import database_for
 
 FIRST = "CREATE TABLE once_things (name {key} PRIMARY KEY, body {bytes}); -- a comment; here\n"
 BROKEN = "CREATE TABLE once_more (name {key});\nINSERT INTO once_nothing VALUES (1);\n"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from towline.store.clock import SystemClock
-from towline.store.job_statements import CALL_BACK
-from towline.store.postgres import Postgres
-from towline.store.sql import Statement
+from towline_once.clock import SystemClock
+from towline.jobs.store import CALL_BACK
+from towline_once.db.postgres import Postgres
+from towline_once.db.statement import Statement
 
 PREPARED = Statement(
     "prepared",

@@ -10,22 +10,17 @@ from typing import Any
 import asyncpg
 
 from tests.clocks import ManualClock
-from towline.coordination.sql_statements import SWEEP_SEEN
-from towline.idempotency import sql as records
-from towline.store import (
-    dashboard,
-    hook_hours,
-    inbox,
-    job_statements,
-    parked,
-    pull_statements,
-    request_statements,
-    run_statements,
-    watermarks,
-)
-from towline.store.postgres_arrays import columns_of
-from towline.store.sql import Row, Statement
-from towline.wiring import database_for
+from towline_once.coordination.sql import SWEEP_SEEN
+from towline_once.idempotency import sql as records
+from towline.dashboard import queries
+from towline.inbox import (lost_deliveries, store as inbox, poll_dedup)
+from towline.jobs import store as job_statements
+from towline.pulls import (parking_store, sql as pull_statements)
+from towline.submit import store as request_statements
+from towline.fix import store as run_statements
+from towline_once.db.postgres import columns_of
+from towline_once.db.statement import (Row, Statement)
+from towline_once.backends import database_for
 
 ROWS = 20_000
 SESSION = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off")
@@ -33,16 +28,16 @@ DELETES: list[tuple[Statement, Row, str]] = [
     (inbox.PRUNE, (100, 5, 0), "towline_deliveries_received"),
     (job_statements.PRUNE["done"], (100, 5, 0), "towline_jobs_done"),
     (job_statements.PRUNE["dead"], (100, 5, 0), "towline_jobs_died"),
-    (watermarks.FORGET, (100, 0), "towline_seen_expiry"),
+    (poll_dedup.FORGET, (100, 0), "towline_seen_expiry"),
     (SWEEP_SEEN, (100,), "towline_seen_expiry"),
     (records.SWEEP, (100,), "towline_records_expiry"),
     (pull_statements.FORGET, (100, 1000), "towline_prs_expired"),
-    (parked.PRUNE, (100, 5, 0), "towline_parked_by_time"),
+    (parking_store.PRUNE, (100, 5, 0), "towline_parked_by_time"),
     (run_statements.FORGET, (20, 5), "towline_runs"),
     (request_statements.SWEEP, ("", "req_5", 5, 5), "towline_requests"),
     (request_statements.EVICT, (100,), "towline_requests"),
-    (hook_hours.FORGET, ("octo-org", 5), "towline_hook_hours"),
-    (dashboard.BACKLOG, (100,), "towline_jobs_done"),
+    (lost_deliveries.FORGET, ("octo-org", 5), "towline_hook_hours"),
+    (queries.BACKLOG, (100,), "towline_jobs_done"),
 ]
 FILLED = (
     """

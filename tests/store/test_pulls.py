@@ -10,17 +10,18 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.core.pull_words import REPO, check, facts, new_record, policy, pull, review
-from towline.core.budgets import none_used
-from towline.core.lifecycle import STATES, State
-from towline.core.snapshot import PullRef
-from towline.core.staleness import THRESHOLD_SECONDS
-from towline.errors import TowlineError
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.ports.pulls import Change, Changed, Filter, Intent, PullEvent, PullRecord
-from towline.store.jobs import SqlJobs
-from towline.store.pulls import SqlPulls
-from towline.store.sql import Database, Statement
-from towline.wiring import database_for
+from towline.pulls.budgets import none_used
+from towline.pulls.lifecycle import (STATES, State)
+from towline.forges.snapshot import PullRef
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline_once.errors import TowlineError
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.pulls.store import (Change, Changed, Filter)
+from towline.pulls.model import (Intent, PullEvent, PullRecord)
+from towline.jobs.store import SqlJobs
+from towline.pulls.store import SqlPulls
+from towline_once.db.statement import (Database, Statement)
+from towline_once.backends import database_for
 
 MINUTE_US = 60_000_000
 

@@ -19,9 +19,9 @@ from tests.certificates import self_signed
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
 from tests.servers import LOOPBACK, RedisServer, at_port, free_port, redis_command
-from towline.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
-from towline.store.redis import Redis
-from towline.store.redis_multiplexer import NoScript, ReadOnly
+from towline_once.errors import (MissingExtra, Rejected, StoreFull, Transient, Unavailable)
+from towline_once.db.redis.client import Redis
+from towline_once.db.redis.multiplexer import (NoScript, ReadOnly)
 
 SHORT = 0.4
 SLACK = 2.0

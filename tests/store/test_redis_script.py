@@ -12,9 +12,9 @@ import pytest
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
 from tests.servers import RedisServer, at_port
-from towline.errors import Rejected, StoreFull, Transient, Unavailable
-from towline.store.redis import Redis
-from towline.store.redis_script import Script
+from towline_once.errors import (Rejected, StoreFull, Transient, Unavailable)
+from towline_once.db.redis.client import Redis
+from towline_once.db.redis.client import Script
 
 SHORT = 0.4
 SLACK = 2.0

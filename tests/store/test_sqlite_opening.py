@@ -6,9 +6,9 @@ import threading
 import time
 from pathlib import Path
 
-from towline.store.clock import SystemClock
-from towline.store.sqlite import Sqlite
-from towline.store.sqlite_library import sqlite3
+from towline_once.clock import SystemClock
+from towline_once.db.sqlite import Sqlite
+from towline_once.db.sqlite_driver import sqlite3
 
 
 def test_who_finds_a_new_file_in_use_waits(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from towline.store.turnstile import Turnstile
+from towline_once.db.sqlite import Turnstile
 
 PATIENCE = 20.0
 A_MOMENT = 0.2

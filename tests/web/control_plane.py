@@ -13,20 +13,20 @@ import httpx2
 from fastapi import FastAPI
 
 from tests.clocks import ManualClock
-from towline.core.signing import SigningSecret
-from towline.core.throttle import per_minute
-from towline.ports.inbox import Arrival
-from towline.ports.jobs import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
-from towline.settings import ApiKeySettings
-from towline.store.api_keys import SqlApiKeys
-from towline.store.hook_hours import SqlHookHours
-from towline.store.inbox import SqlInbox
-from towline.store.jobs import SqlJobs
-from towline.store.sql import Database
-from towline.web.auth import Keyring
-from towline.web.control import create_control_app
-from towline.web.readiness import Readiness
-from towline.wiring import database_for
+from towline.http.signing import SigningSecret
+from towline_once.coordination.rate_limit import per_minute
+from towline.inbox.model import Arrival
+from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob, Settlement, Wish)
+from towline.config import ApiKeySettings
+from towline.http.key_store import SqlApiKeys
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.store import SqlInbox
+from towline.jobs.store import SqlJobs
+from towline_once.db.statement import Database
+from towline.http.auth import Keyring
+from towline.app.control_plane import create_control_app
+from towline.http.readiness import Readiness
+from towline_once.backends import database_for
 
 KEY = "a key from the settings"
 READ_ONLY = "a key that may only read"

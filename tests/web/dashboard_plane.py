@@ -14,16 +14,16 @@ from fastapi import FastAPI
 from tests.web.asgi_client import serving
 from tests.web.control_plane import COOLDOWN_US, SECRET, plane_on
 from tests.web.tow_plane import KEYS, TowPlane
-from towline.store.dashboard import SqlInsights
-from towline.store.hook_hours import SqlHookHours
-from towline.store.runs import SqlRuns
-from towline.store.sessions import SqlSessions
-from towline.store.sql import Statement
-from towline.web.control import create_control_app
-from towline.web.dashboard.desk import Desk
-from towline.web.dashboard.session import Sessions
-from towline.web.run_routes import Runs
-from towline.web.tow_access import Tow
+from towline.dashboard.queries import SqlInsights
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.fix.store import SqlRuns
+from towline.dashboard.session_store import SqlSessions
+from towline_once.db.statement import Statement
+from towline.app.control_plane import create_control_app
+from towline.dashboard.collaborators import Desk
+from towline.dashboard.session import Sessions
+from towline.fix.http import Runs
+from towline.pulls.access import Tow
 
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 

@@ -27,12 +27,12 @@ from tests.sources.samples import (
 )
 from tests.web.asgi_client import DEADLINE, Server
 from towline.cli.serve import guarded
-from towline.ports.inbox import Stored
-from towline.ports.jobs import OWN_QUEUE, JobRecord
-from towline.service import Service
-from towline.service_web import apps_of
-from towline.settings import Settings
-from towline.web.http_protocol import Edge
+from towline.inbox.model import Stored
+from towline.jobs.model import (OWN_QUEUE, JobRecord)
+from towline.app.service import Service
+from towline.app.web import apps_of
+from towline.config import Settings
+from towline.http.uvicorn_protocol import Edge
 
 LOOPBACK = "127.0.0.1"
 SOURCES = ("github", "gitlab", "slack", "jira", "jenkins", "ci", "scheduler")

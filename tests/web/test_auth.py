@@ -14,14 +14,14 @@ from tests.clocks import ManualClock
 from tests.servers import free_port
 from tests.web.control_plane import GIVEN, KEY, READ_ONLY, SECRET, Plane, plane_on
 from towline import Rejected
-from towline.core.api_keys import SCOPES, compose
-from towline.core.signing import SigningSecret
-from towline.ports.api_keys import NewKey
-from towline.store.api_keys import SqlApiKeys
-from towline.web.answers import Headers, Problem
-from towline.web.attempts import Proxies
-from towline.web.auth import KEPT_SECONDS, Keyring, make_key
-from towline.wiring import database_for
+from towline.http.key_text import (SCOPES, compose)
+from towline.http.signing import SigningSecret
+from towline.http.key_store import NewKey
+from towline.http.key_store import SqlApiKeys
+from towline_once.asgi.messages import (Headers, Problem)
+from towline.http.key_attempts import Proxies
+from towline.http.auth import (KEPT_SECONDS, Keyring, make_key)
+from towline_once.backends import database_for
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from tests.core.pull_words import check
 from tests.servers import free_port
 from tests.web.asgi_client import call, serving
 from tests.web.control_plane import COOLDOWN_US, READ_ONLY, WITH_KEY, Plane, is_problem, plane_on
-from towline.errors import Conflict, Rejected, StoreFull, Unavailable
-from towline.ports.parking import Parked
-from towline.store.parked import SqlParking
-from towline.web.readiness import Readiness
-from towline.wiring import database_for
+from towline_once.errors import (Conflict, Rejected, StoreFull, Unavailable)
+from towline.pulls.parking_store import Parked
+from towline.pulls.parking_store import SqlParking
+from towline.http.readiness import Readiness
+from towline_once.backends import database_for
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 

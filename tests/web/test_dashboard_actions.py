@@ -13,12 +13,12 @@ import pytest
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
 from tests.web.tow_plane import COMMANDER
-from towline.core.fixrun import Errand
-from towline.flow.reconcile_breakers import GLOBAL
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.web.answers import Problem
-from towline.web.dashboard.live import Live
-from towline.web.tow_access import Tow
+from towline.fix.model import Errand
+from towline.remediation.breakers import GLOBAL
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline_once.asgi.messages import Problem
+from towline.dashboard.live import Live
+from towline.pulls.access import Tow
 
 PULL = "/ui/pr/octo-org/app/7"
 

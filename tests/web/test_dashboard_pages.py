@@ -12,13 +12,13 @@ import pytest
 from tests.core.pull_words import check
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
-from towline.core.fixrun import STAGES, Errand, StageRecord
-from towline.core.recovery import HourCounts
-from towline.ports.jobs import OWN_QUEUE, NewJob
-from towline.ports.parking import Parked
-from towline.store.hook_hours import SqlHookHours
-from towline.store.parked import SqlParking
-from towline.web.dashboard.audit_tail import tail
+from towline.fix.model import (STAGES, Errand, StageRecord)
+from towline.forges.delivery_log import HourCounts
+from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.pulls.parking_store import Parked
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.pulls.parking_store import SqlParking
+from towline.dashboard.audit import tail
 
 HOUR = 3600.0
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"

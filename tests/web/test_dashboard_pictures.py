@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from towline.core.ended import Step
-from towline.core.pulls import PullEvent
-from towline.ports.dashboard import Reason
-from towline.web.dashboard.charts import Datum, bars, distribution, percentile
-from towline.web.dashboard.health_view import buckets_of, causes_of, healing_of
-from towline.web.dashboard.pages import duration, web_address
-from towline.web.dashboard.timeline import LEFT, RIGHT, WIDTH, drawn, life_of, ticks_of
+from towline.pulls.statistics import Step
+from towline.pulls.model import PullEvent
+from towline.dashboard.queries import Reason
+from towline.dashboard.health import (Datum, bars, distribution, percentile)
+from towline.dashboard.health import (buckets_of, causes_of, healing_of)
+from towline.dashboard.render import (duration, web_address)
+from towline.dashboard.pull import (LEFT, RIGHT, WIDTH, drawn, life_of, ticks_of)
 
 MINUTE = 60_000_000
 

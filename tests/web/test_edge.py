@@ -24,13 +24,13 @@ from tests.web.front_door import (
     shared,
     until,
 )
-from towline.errors import Rejected
-from towline.settings import load
-from towline.sources import SOURCES as ALL_SOURCES
-from towline.sources import DeliveryRejected
-from towline.web.answers import Problem
-from towline.web.hosts import Hosts
-from towline.web.http_protocol import MOST_HEAD_BYTES, MOST_HEAD_LINES
+from towline_once.errors import Rejected
+from towline.config import load
+from towline.inbox.sources import SOURCES as ALL_SOURCES
+from towline.forges.delivery import DeliveryRejected
+from towline_once.asgi.messages import Problem
+from towline.http.host_check import Hosts
+from towline.http.uvicorn_protocol import (MOST_HEAD_BYTES, MOST_HEAD_LINES)
 
 SOON = 0.3
 HOST = f"host: {LOOPBACK}"

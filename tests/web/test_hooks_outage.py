@@ -16,7 +16,7 @@ from tests.faults.far import CountingProxy, Far
 from tests.servers import PostgresServer, at_port, drop_database
 from tests.web.control_plane import is_problem
 from tests.web.front_door import FrontDoor, Knock, check, front_door, ping, push, slack, until
-from towline.store.sqlite_library import sqlite3
+from towline_once.db.sqlite_driver import sqlite3
 
 PATIENCE = 0.7
 """Of calls to the store in these tests."""

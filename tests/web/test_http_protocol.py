@@ -22,8 +22,8 @@ from tests.web.front_door import (
     ping,
     push,
 )
-from towline.web.hosts import Hosts
-from towline.web.http_protocol import Edge, EdgeLimits, connections_for
+from towline.http.host_check import Hosts
+from towline.http.uvicorn_protocol import (Edge, EdgeLimits, connections_for)
 
 H2C = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB")
 WEBSOCKET = (

@@ -9,7 +9,7 @@ from typing import Any
 from scripts.reference_settings import every_setting
 from tests.sources.samples import SECRET
 from tests.web.front_door import FrontDoor, front_door, push
-from towline.settings import Settings
+from towline.config import Settings
 
 KEY = {"x-api-key": "0123456789abcdef"}
 SCOPES = ["admin", "submit", "work"]

@@ -16,8 +16,8 @@ from tests.clocks import ManualClock
 from tests.flow.submitting import Mesh as Process
 from tests.web.asgi_client import Reply, call
 from tests.web.test_mesh import Doorman
-from towline.web.mesh import Mesh
-from towline.wiring import database_for
+from towline.submit.http import Mesh
+from towline_once.backends import database_for
 
 ALICE = ((b"x-api-key", b"alice"),)
 

@@ -12,10 +12,10 @@ import pytest
 
 from scripts.openapi_lint import complaints_about, documents
 from tests.web.asgi_client import serving
-from towline.service import Service
-from towline.service_web import apps_of
-from towline.settings import Settings
-from towline.web.openapi import operations_of
+from towline.app.service import Service
+from towline.app.web import apps_of
+from towline.config import Settings
+from towline.http.openapi import operations_of
 
 
 @asynccontextmanager

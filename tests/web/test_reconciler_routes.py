@@ -15,13 +15,8 @@ from tests.web.asgi_client import serving
 from tests.web.control_plane import WITH_KEY, is_problem
 from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
 from towline.cli import app
-from towline.core.snapshot import PullRef
-from towline.flow.reconcile_breakers import (
-    GLOBAL,
-    Breakers,
-    breaker_of_check,
-    breaker_of_repo,
-)
+from towline.forges.snapshot import PullRef
+from towline.remediation.breakers import (GLOBAL, Breakers, breaker_of_check, breaker_of_repo)
 
 REPO = breaker_of_repo("octo-org/app")
 CHECK = breaker_of_check("build")

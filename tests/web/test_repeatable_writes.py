@@ -25,9 +25,9 @@ from tests.web.writes import (
     with_key,
     writes_on,
 )
-from towline.ports.jobs import OWN_QUEUE, NewJob, Settlement, Wish
-from towline.web.auth import make_key
-from towline.web.exchange import KEY_HEADERS
+from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
+from towline.http.auth import make_key
+from towline_once.asgi.exchange import KEY_HEADERS
 
 SUBMISSION = {"kind": "build", "params": {"n": 1}}
 CLAIM = {"kinds": ["build"], "worker": "w", "lease_seconds": 60}

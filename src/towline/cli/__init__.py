@@ -11,18 +11,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from towline.cli import (
-    bench,
-    command,
-    doctor,
-    extensions,
-    init,
-    prs,
-    reconcile,
-    runs,
-    score,
-    tune,
-)
+from towline.cli import (bench, command, doctor, extensions, init, pulls, reconcile, runs, score, tune)
 from towline.cli.keys import keys
 from towline.cli.output import (
     leave_what_cannot_be_written,
@@ -31,7 +20,7 @@ from towline.cli.output import (
 )
 from towline.cli.sessions import sessions
 from towline.cli.stopping import end_at_once_when_stopped
-from towline.errors import TowlineError
+from towline_once.errors import TowlineError
 
 T = TypeVar("T")
 _OWNER_ALONE = 0o077
@@ -48,7 +37,7 @@ database = typer.Typer(help="The database's tables.", no_args_is_help=True)
 app.add_typer(database, name="db")
 app.add_typer(keys, name="keys")
 app.add_typer(sessions, name="sessions")
-prs.register(app)
+pulls.register(app)
 command.register(app)
 reconcile.register(app)
 tune.register(app)
@@ -68,7 +57,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @database.command("upgrade")
 def upgrade(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Bring the tables to this version's schema; safe to run at any time, by many at once."""
-    from towline.cli.schema import show, upgraded
+    from towline.cli.db import (show, upgraded)
 
     show(_run(upgraded(config)), json)
 
@@ -76,7 +65,7 @@ def upgrade(config: ConfigOption = None, json: JsonOption = False) -> None:
 @database.command("current")
 def current(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show which version the tables have, and which one this Towline needs."""
-    from towline.cli.schema import found, show
+    from towline.cli.db import (found, show)
 
     show(_run(found(config)), json)
 
@@ -154,10 +143,10 @@ def _say_what_was_asked_wrongly(error: Any) -> NoReturn:
 
 
 def _say_what_nobody_foresaw(error: Exception) -> NoReturn:
-    from towline.cli import unforeseen
+    from towline.cli import unexpected_error
 
-    unforeseen.log(error)
-    _say(unforeseen.told(error), 1)
+    unexpected_error.log(error)
+    _say(unexpected_error.told(error), 1)
 
 
 def _say(text: str, code: int) -> NoReturn:

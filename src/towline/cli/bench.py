@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from towline.errors import Rejected
+from towline_once.errors import Rejected
 
 _Suites = Annotated[
     list[str] | None, typer.Argument(metavar="[SUITE]...", help="Which suites; all if none.")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towline.cli import waiting
-from towline.cli.prs import Config, Json, Ref, print_json, ref_of
-from towline.cli.reading import check_tables
+from towline.cli import progress
+from towline.cli.pulls import (Config, Json, Ref, print_json, ref_of)
+from towline.cli.database import check_tables
 
 if TYPE_CHECKING:
-    from towline.flow.bridge import Bridge
-    from towline.ports.pulls import PullStore
+    from towline.commands.service import Bridge
+    from towline.pulls.store import PullStore
 
 _Command = Annotated[str, typer.Argument(metavar="COMMAND", help="Like /rebuild or /merge.")]
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def command(ref: Ref, order: _Command, config: Config = None, json: Json = False) -> None:
     """Queue a command for a pull request; a running worker carries it out."""
-    ordered = waiting.run("Queueing the command", _ordered(config, ref, order))
+    ordered = progress.run("Queueing the command", _ordered(config, ref, order))
     if json:
         print_json(ordered)
         return
@@ -34,8 +34,8 @@ def command(ref: Ref, order: _Command, config: Config = None, json: Json = False
 
 
 async def _ordered(config: Path | None, ref: str, order: str) -> dict[str, Any]:
-    from towline.service import Service
-    from towline.settings import load
+    from towline.app.service import Service
+    from towline.config import load
 
     ref_of(ref)
     service: Any = Service(load(config))
@@ -48,7 +48,7 @@ async def _ordered(config: Path | None, ref: str, order: str) -> dict[str, Any]:
 
 
 async def ordered_at(pulls: PullStore, bridge: Bridge, ref: str, order: str) -> dict[str, Any]:
-    from towline.web.fleet import full_name
+    from towline.pulls.fleet import full_name
 
     name, number = ref_of(ref)
     repo = await full_name(pulls, name)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towline.cli.prs import Config, Json, print_json
+from towline.cli.pulls import (Config, Json, print_json)
 
 if TYPE_CHECKING:
-    from towline.doctor.checkup import Report
+    from towline.doctor.checks import Report
 
 _Bundle = Annotated[
     Path | None,
@@ -42,7 +42,7 @@ def doctor(
     if json:
         print_json(report.as_data() | {"bundle": None if bundle is None else str(bundle)})
     else:
-        from towline.cli.doctor_texts import show_report
+        from towline.cli.doctor_text import show_report
 
         show_report(report.findings, bundle)
     if report.failed:
@@ -52,7 +52,7 @@ def doctor(
 async def _examined(config: Path | None, bundle: Path | None, seconds: float) -> Report:
     import asyncio
 
-    from towline.doctor.checkup import check_up
+    from towline.doctor.checks import check_up
 
     with _progress() as progress:
         report = await check_up(config, seconds, progress.start, progress.ended)

@@ -14,7 +14,7 @@ from typing import Final
 
 import typer
 
-from towline.errors import Rejected
+from towline_once.errors import Rejected
 
 GROUP: Final = "towline.commands"
 _ELSEWHERE: Final = {"demo": "towline-sim", "sim": "towline-sim", "simulate": "towline-sim"}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from towline.cli.reading import opened_database
-from towline.errors import Rejected
+from towline.cli.database import opened_database
+from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
-    from towline.ports.pulls import PullStore
+    from towline.pulls.store import PullStore
 
 Repo = Annotated[str | None, typer.Option("--repo", help="Only the history of OWNER/NAME.")]
 Since = Annotated[
@@ -42,13 +42,13 @@ def since_us(text: str | None, now_us: int) -> int:
 
 @asynccontextmanager
 async def opened_history(loaded: Any) -> AsyncIterator[tuple[PullStore, int]]:
-    from towline.store.pulls import SqlPulls
+    from towline.pulls.store import SqlPulls
 
     async with opened_database(loaded) as (_, database, clock):
         yield SqlPulls(database), clock.now_us()
 
 
 async def repo_named(pulls: PullStore, name: str | None) -> str | None:
-    from towline.web.fleet import full_name
+    from towline.pulls.fleet import full_name
 
     return None if name is None else await full_name(pulls, name)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from towline.cli.prs import Json, print_json
-from towline.errors import Rejected
+from towline.cli.pulls import (Json, print_json)
+from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
     from towline.cli.init_text import Answers
@@ -67,7 +67,7 @@ def _check_place(file: Path, force: bool) -> None:
 
 def _write(file: Path, text: str, force: bool) -> None:
     """For its owner alone, and not over a file that came while the questions were asked."""
-    from towline.store.private_files import write_private
+    from towline_once.private_files import write_private
 
     try:
         write_private(file, text.encode(), over=force)
@@ -79,7 +79,7 @@ def _write(file: Path, text: str, force: bool) -> None:
 
 def _asked() -> Answers:
     from towline.cli.init_text import NO_FORGE, Answers
-    from towline.core.forges import FORGES
+    from towline.forges.registry import FORGES
 
     plain = Answers()
     database = _ask(
@@ -123,7 +123,7 @@ def _ask(question: str, default: str, read: Callable[[str], T]) -> T:
 
 
 def _database_url(text: str) -> str:
-    from towline.wiring import database_for
+    from towline_once.backends import database_for
 
     database_for(text)
     return text
@@ -131,7 +131,7 @@ def _database_url(text: str) -> str:
 
 def _forge(text: str) -> str:
     from towline.cli.init_text import NO_FORGE
-    from towline.core.forges import FORGES
+    from towline.forges.registry import FORGES
 
     known = (*FORGES, NO_FORGE)
     if text.lower() not in known:
@@ -143,7 +143,7 @@ def _setting(table: str, name: str) -> Callable[[str], Any]:
     """Read as the settings themselves would, from the environment."""
 
     def read(text: str) -> Any:
-        from towline.settings import load
+        from towline.config import load
 
         variable = f"TOWLINE_{table}__{name}".upper()
         found = load(Path(os.devnull), {variable: text})

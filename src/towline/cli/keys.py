@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towline.cli import waiting
-from towline.cli.reading import opened_database
-from towline.errors import Rejected
+from towline.cli import progress
+from towline.cli.database import opened_database
+from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
-    from towline.ports.api_keys import ApiKeyStore, StoredKey
-    from towline.wiring import SecretSource
+    from towline.http.key_store import (ApiKeyStore, StoredKey)
+    from towline.app.files import SecretSource
 
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def create(
     scope: _Scopes = None, name: _Name = "", config: _Config = None, json: _Json = False
 ) -> None:
     """Make a key and print it, this once: only its hash is kept."""
-    made = waiting.run("Making the key", _created(config, name, scope or []))
+    made = progress.run("Making the key", _created(config, name, scope or []))
     try:
         if json:
             _print_json(made)
@@ -51,11 +51,11 @@ def create(
 @keys.command("list")
 def listing(config: _Config = None, json: _Json = False) -> None:
     """Show the keys of the database, without their secrets; those of the settings stand there."""
-    found = waiting.run("Reading the keys", _listed(config))
+    found = progress.run("Reading the keys", _listed(config))
     if json:
         _print_json(found)
         return
-    from towline.cli.key_texts import show_keys
+    from towline.cli.keys_text import show_keys
 
     show_keys(found)
     if not found:
@@ -65,7 +65,7 @@ def listing(config: _Config = None, json: _Json = False) -> None:
 @keys.command("revoke")
 def revoke(prefix: _Prefix, config: _Config = None, json: _Json = False) -> None:
     """End a key; it is refused everywhere within five seconds."""
-    revoked = waiting.run("Ending the key", _revoked(config, prefix))
+    revoked = progress.run("Ending the key", _revoked(config, prefix))
     if json:
         _print_json(revoked)
         return
@@ -73,7 +73,7 @@ def revoke(prefix: _Prefix, config: _Config = None, json: _Json = False) -> None
 
 
 async def _created(config: Path | None, name: str, scopes: list[str]) -> dict[str, Any]:
-    from towline.web.auth import make_key
+    from towline.http.auth import make_key
 
     async with _store(config) as (store, secret):
         made = await make_key(store, name, scopes, secret())
@@ -89,7 +89,7 @@ async def _listed(config: Path | None) -> list[dict[str, Any]]:
 
 
 async def _revoked(config: Path | None, text: str) -> dict[str, Any]:
-    from towline.core.api_keys import prefix_in
+    from towline.http.key_text import prefix_in
 
     prefix = prefix_in(text)
     async with _existing_store(config) as store:
@@ -102,7 +102,7 @@ async def _revoked(config: Path | None, text: str) -> dict[str, Any]:
 @asynccontextmanager
 async def _existing_store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
     """The keys of a database that is there: a command that reads creates none."""
-    from towline.store.api_keys import SqlApiKeys
+    from towline.http.key_store import SqlApiKeys
 
     async with opened_database(config) as (_, database, _):
         yield SqlApiKeys(database)
@@ -110,9 +110,10 @@ async def _existing_store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
 
 @asynccontextmanager
 async def _store(config: Path | None) -> AsyncIterator[tuple[ApiKeyStore, SecretSource]]:
-    from towline import settings
-    from towline.store.api_keys import SqlApiKeys
-    from towline.wiring import SecretSource, database_for
+    from towline import config as settings
+    from towline.http.key_store import SqlApiKeys
+    from towline.app.files import SecretSource
+    from towline_once.backends import database_for
 
     loaded = settings.load(config)
     database = database_for(loaded.database_url)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from towline.errors import Rejected
+from towline_once.errors import Rejected
 
 
 def tell_what_cannot_be_written() -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towline.cli import waiting
-from towline.cli.prs import Config, Json, print_json
-from towline.cli.reading import check_tables
-from towline.errors import Transient
+from towline.cli import progress
+from towline.cli.pulls import (Config, Json, print_json)
+from towline.cli.database import check_tables
+from towline_once.errors import Transient
 
 if TYPE_CHECKING:
-    from towline.flow.reconcile import Reconciler
+    from towline.reconciler.sweep import Reconciler
 
 _Dry = Annotated[bool, typer.Option("--dry-run", help="Decide and report, and do nothing.")]
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 def reconcile(dry_run: _Dry = False, config: Config = None, json: Json = False) -> None:
     """Look at the stale pull requests at the forge, and help those that can be helped."""
-    report = waiting.run("Looking at stale pull requests", _swept(config, dry_run))
+    report = progress.run("Looking at stale pull requests", _swept(config, dry_run))
     show(report, json)
 
 
@@ -40,7 +40,7 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _show_to_people(report: Mapping[str, Any]) -> None:
-    from towline.cli.pull_texts import show_decisions
+    from towline.cli.pulls_text import show_decisions
 
     show_decisions(report["decisions"])
     counted = ("stale", "looked", "drifted", "acted", "escalated", "skipped", "failed")
@@ -49,8 +49,8 @@ def _show_to_people(report: Mapping[str, Any]) -> None:
 
 
 async def _swept(config: Path | None, dry_run: bool) -> dict[str, Any]:
-    from towline.service import Service
-    from towline.settings import load
+    from towline.app.service import Service
+    from towline.config import load
 
     service: Any = Service(load(config))
     try:
@@ -62,7 +62,7 @@ async def _swept(config: Path | None, dry_run: bool) -> dict[str, Any]:
 
 
 async def swept_by(reconciler: Reconciler, dry_run: bool) -> dict[str, Any]:
-    from towline.web.reconciler_routes import sweep_out
+    from towline.reconciler.http import sweep_out
 
     report = await reconciler.sweep(dry_run=dry_run)
     return sweep_out(report, dry_run).model_dump(mode="json")

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from towline.cli import waiting
-from towline.cli.prs import Config, Json, print_json
-from towline.cli.reading import opened_database
-from towline.core.fixrun import RunState
-from towline.errors import Rejected
+from towline.cli import progress
+from towline.cli.pulls import (Config, Json, print_json)
+from towline.cli.database import opened_database
+from towline.fix.model import RunState
+from towline_once.errors import Rejected
 
 _Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
 _State = Annotated[
@@ -36,11 +36,11 @@ def runs(
     json: Json = False,
 ) -> None:
     """List the fix runs, the newest first."""
-    found = waiting.run("Reading the fix runs", _listed(config, repo, state, limit))
+    found = progress.run("Reading the fix runs", _listed(config, repo, state, limit))
     if json:
         print_json({"items": found})
         return
-    from towline.cli.run_texts import show_runs
+    from towline.cli.runs_text import show_runs
 
     show_runs(found)
     if not found:
@@ -50,8 +50,8 @@ def runs(
 async def _listed(
     config: Path | None, repo: str | None, state: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    from towline.store.runs import SqlRuns
-    from towline.web.run_models import run_in_list
+    from towline.fix.store import SqlRuns
+    from towline.fix.http import run_in_list
 
     known = next((one for one in _STATES if one == (state or "").lower()), None)
     if state is not None and known is None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towline.cli import waiting
+from towline.cli import progress
 from towline.cli.history import Repo, opened_history, repo_named
-from towline.cli.prs import Config, Json, print_json
+from towline.cli.pulls import (Config, Json, print_json)
 
 if TYPE_CHECKING:
-    from towline.web.reconciler_routes import ScoreOut
+    from towline.reconciler.http import ScoreOut
 
 _Hours = Annotated[
     float,
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def score(repo: Repo = None, hours: _Hours = 24, config: Config = None, json: Json = False) -> None:
     """Compare what Towline decided in observe mode with what people did afterwards."""
-    found = waiting.run("Reading the history", _scored(config, repo, hours))
+    found = progress.run("Reading the history", _scored(config, repo, hours))
     if json:
         print_json(found.model_dump(mode="json"))
         return
@@ -36,9 +36,9 @@ def score(repo: Repo = None, hours: _Hours = 24, config: Config = None, json: Js
 
 
 async def _scored(config: Path | None, repo: str | None, hours: float) -> ScoreOut:
-    from towline.flow.observe import score as scored
-    from towline.settings import load
-    from towline.web.reconciler_routes import score_out
+    from towline.reconciler.observe import score as scored
+    from towline.config import load
+    from towline.reconciler.http import score_out
 
     async with opened_history(load(config)) as (pulls, _):
         name = await repo_named(pulls, repo)

@@ -19,12 +19,12 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError
 
-from towline import logs
-from towline.errors import Rejected
-from towline.service import Service
-from towline.settings import ServeSettings, Settings, load
-from towline.web.answers import App
-from towline.web.http_protocol import Edge, EdgeLimits, SilentConnection, connections_for
+from towline.observability import logs
+from towline_once.errors import Rejected
+from towline.app.service import Service
+from towline.config import (ServeSettings, Settings, load)
+from towline_once.asgi.messages import App
+from towline.http.uvicorn_protocol import (Edge, EdgeLimits, SilentConnection, connections_for)
 
 _GRACE_SECONDS = 10
 _MOST_FILES = 65_536
@@ -59,7 +59,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(settings: Settings) -> None:
-    from towline.service_web import apps_of  # a worker has no use for a web framework
+    from towline.app.web import apps_of  # a worker has no use for a web framework
 
     service = Service(settings)
     sockets = _sockets(settings.serve)

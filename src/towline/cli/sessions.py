@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from towline.cli import waiting
-from towline.cli.prs import Config, Json, print_json
-from towline.errors import Rejected
+from towline.cli import progress
+from towline.cli.pulls import (Config, Json, print_json)
+from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
-    from towline.ports.sessions import StoredSession
+    from towline.dashboard.session_store import StoredSession
 
 sessions = typer.Typer(help="Sessions of the dashboard.", no_args_is_help=True)
 
@@ -26,11 +26,11 @@ _All = Annotated[bool, typer.Option("--all", help="End every session.")]
 @sessions.command("list")
 def listing(config: Config = None, json: Json = False) -> None:
     """List the sessions of the dashboard, the newest first."""
-    found = [_shown(one) for one in waiting.run("Reading the sessions", _listed(config))]
+    found = [_shown(one) for one in progress.run("Reading the sessions", _listed(config))]
     if json:
         print_json(found)
         return
-    from towline.cli.session_texts import show_sessions
+    from towline.cli.sessions_text import show_sessions
 
     show_sessions(found)
     if not found:
@@ -44,7 +44,7 @@ def revoke(
     """End sessions at once; their browsers have to sign in again."""
     if bool(ids) == everything:
         raise Rejected("name the ids of the sessions to end, or give --all")
-    ended = waiting.run("Ending the sessions", _ended(config, ids or []))
+    ended = progress.run("Ending the sessions", _ended(config, ids or []))
     if json:
         print_json({"ended": ended})
         return
@@ -52,8 +52,8 @@ def revoke(
 
 
 async def _listed(config: Path | None) -> list[StoredSession]:
-    from towline.cli.reading import opened_database
-    from towline.store.sessions import SqlSessions
+    from towline.cli.database import opened_database
+    from towline.dashboard.session_store import SqlSessions
 
     async with opened_database(config) as opened:
         now = opened.clock.now_us()
@@ -62,8 +62,8 @@ async def _listed(config: Path | None) -> list[StoredSession]:
 
 async def _ended(config: Path | None, ids: list[str]) -> list[str]:
     """All of them where none is named; nothing ends if one of the names is wrong."""
-    from towline.cli.reading import opened_database
-    from towline.store.sessions import SqlSessions
+    from towline.cli.database import opened_database
+    from towline.dashboard.session_store import SqlSessions
 
     alive = [one.id for one in await _listed(config)]
     unknown = [one for one in ids if one not in alive]

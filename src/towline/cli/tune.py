@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from towline.cli import waiting
+from towline.cli import progress
 from towline.cli.history import Repo, Since, opened_history, repo_named, since_us
-from towline.cli.prs import Config, Json, print_json
-from towline.errors import Rejected
+from towline.cli.pulls import (Config, Json, print_json)
+from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
-    from towline.core.tune import Row
+    from towline.history.tune import Row
 
 _Percentile = Annotated[
     float,
@@ -45,7 +45,7 @@ def tune(
     """Show how long pull requests stay in each state, and advise staleness thresholds."""
     if toml and json:
         raise Rejected("--toml and --json exclude each other")
-    tuned = waiting.run("Reading the history", _tuned(percentile, since, repo, config))
+    tuned = progress.run("Reading the history", _tuned(percentile, since, repo, config))
     if json:
         states = [row._asdict() for row in tuned.rows]
         print_json(
@@ -57,7 +57,7 @@ def tune(
             }
         )
     elif toml:
-        from towline.core.tune import as_toml
+        from towline.history.tune import as_toml
 
         typer.echo(as_toml(tuned.rows, tuned.repo), nl=False)
     else:
@@ -67,11 +67,11 @@ def tune(
 async def _tuned(
     percentile: float, since: str | None, repo: str | None, config: Path | None
 ) -> Tuned:
-    from towline import settings
-    from towline.core.lifecycle import State
-    from towline.core.tune import Waits, observe, rows
-    from towline.flow.reconcile_history import whole_logs
-    from towline.settings_policy import policy_of
+    from towline import config as settings
+    from towline.pulls.lifecycle import State
+    from towline.history.tune import (Waits, observe, rows)
+    from towline.pulls.store import whole_logs
+    from towline.app.policy import policy_of
 
     loaded = settings.load(config)
     policy = policy_of(loaded)
@@ -107,7 +107,7 @@ def _show(tuned: Tuned) -> None:
 
 
 def _cells(row: Row) -> list[str]:
-    from towline.core.explaining import spoken
+    from towline.history.explain import spoken
 
     times = ["–" if one is None else spoken(one) for one in (row.p50, row.p90, row.p99)]
     advice = row.advice if row.advice == "keep" else f"{row.advice} to {spoken(row.seconds)}"

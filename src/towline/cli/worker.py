@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from towline import logs
+from towline.observability import logs
 from towline.cli.serve import bound, guarded, loop_factory, server_of, shown_address
-from towline.service import Service
-from towline.settings import Settings, WorkerSettings, load
-from towline.web.scraping import WorkerDoor
+from towline.app.service import Service
+from towline.config import (Settings, WorkerSettings, load)
+from towline.http.probes import WorkerDoor
 
 _WATCH_SECONDS = 0.5
 

@@ -12,13 +12,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from towline.audit import trouble_with
-from towline.core.checkup import Finding, failure, judge_space, ok, one_line, warning
-from towline.errors import NotIsolated, TowlineError
-from towline.fixers.loading import GROUP
+from towline.observability.audit import trouble_with
+from towline.doctor.findings import (Finding, failure, judge_space, ok, one_line, warning)
+from towline_once.errors import (NotIsolated, TowlineError)
+from towline.fix.fixers import GROUP
 from towline.sandbox.choice import choose_sandbox
-from towline.service_fix import own_places
-from towline.settings import Settings, variables
+from towline.app.fix import own_places
+from towline.config import (Settings, variables)
 
 _INSTALL_GIT: Final = "install git: apt install git, dnf install git or brew install git"
 
@@ -118,7 +118,7 @@ def look_at_notifiers(settings: Settings) -> list[Finding]:
         if towed or makes_fixes(settings):
             return [warning("notify", "nobody is told of escalations and open breakers", fix)]
         return [ok("notify", "nobody is to be told, as nothing is towed")]
-    from towline.notifiers.apprise import AppriseNotifier
+    from towline.integrations.notify import AppriseNotifier
 
     AppriseNotifier(urls)
     return [ok("notify", f"{len(urls)} addresses, which apprise understands")]

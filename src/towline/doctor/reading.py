@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
-from towline.errors import Rejected, Unavailable
-from towline.store.sqlite import file_of, path_of, translate
-from towline.store.sqlite_library import sqlite3
+from towline_once.errors import (Rejected, Unavailable)
+from towline_once.db.sqlite import (file_of, path_of, translate)
+from towline_once.db.sqlite_driver import sqlite3
 
 _OURS: Final = "LIKE 'towline!_%' ESCAPE '!'"
 _TABLES_OF_SQLITE: Final = f"SELECT name FROM sqlite_master WHERE type = 'table' AND name {_OURS}"
@@ -104,8 +104,8 @@ async def opened(url: str, seconds: float) -> Reading:
         if urlsplit(url).scheme != "sqlite":
             raise Rejected("database_url is sqlite:///FILE or postgresql://…")
         return SqliteReading(path_of(url), seconds)
-    from towline.store.clock import SystemClock
-    from towline.store.postgres import Postgres
+    from towline_once.clock import SystemClock
+    from towline_once.db.postgres import Postgres
 
     dialled = await Postgres(url, SystemClock(), seconds).dial_for_reading()
     return PostgresReading(dialled, where_of(url), seconds)

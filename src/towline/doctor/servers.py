@@ -10,27 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from towline.api_client import Answer
-from towline.ci.jenkins_http import JenkinsHttp
-from towline.core.checkup import (
-    Finding,
-    RedisFacts,
-    failure,
-    judge_clock,
-    judge_redis,
-    ok,
-    one_line,
-)
-from towline.core.http_dates import seconds_of
-from towline.errors import TowlineError
-from towline.forges.gitlab_api import GitLabApi, project_path
-from towline.forges.jira import Jira
-from towline.ports.forge import ForgeRefused
-from towline.settings import Settings
-from towline.store.clock import SystemClock
+from towline.forges.client import Answer
+from towline.integrations.jenkins.client import JenkinsHttp
+from towline.doctor.findings import (Finding, RedisFacts, failure, judge_clock, judge_redis, ok, one_line)
+from towline.forges.client import seconds_of
+from towline_once.errors import TowlineError
+from towline.forges.gitlab.client import (GitLabApi, project_path)
+from towline.integrations.jira.client import Jira
+from towline.forges.delivery_log import ForgeRefused
+from towline.config import Settings
+from towline_once.clock import SystemClock
 
 if TYPE_CHECKING:
-    from towline.store.redis import Redis
+    from towline_once.db.redis.client import Redis
 
 _REFUSALS: Final = (401, 403, 404)
 _DEVELOPER: Final = 30
@@ -69,7 +61,7 @@ async def look_at_redis(settings: Settings, seconds: float) -> list[Finding]:
 def _lenient_redis(settings: Settings, seconds: float) -> tuple[Redis, bool]:
     """The Redis of the settings, and whether they accept that it drops things."""
     if settings.redis_host is not None:
-        from towline.store.entra import connect_redis
+        from towline_once.db.redis.entra import connect_redis
 
         return connect_redis(
             settings.redis_host,
@@ -78,8 +70,8 @@ def _lenient_redis(settings: Settings, seconds: float) -> tuple[Redis, bool]:
             allow_eviction=True,
             timeout=seconds,
         ), False
-    from towline.store.redis import Redis
-    from towline.store.redis_address import parse_url
+    from towline_once.db.redis.client import Redis
+    from towline_once.db.redis.address import parse_url
 
     url = settings.redis_url or ""
     accepted = parse_url(url).allow_eviction

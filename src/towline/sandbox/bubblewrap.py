@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from towline.ports.workspace import Limits
+from towline.sandbox.base import Limits
 from towline.sandbox import calls
 from towline.sandbox.confined import Supervised
 

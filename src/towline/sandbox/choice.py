@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.errors import NotIsolated
-from towline.ports.workspace import Limits, Ran
+from towline_once.errors import NotIsolated
+from towline.sandbox.base import (Limits, Ran)
 from towline.sandbox import calls
 from towline.sandbox.bubblewrap import BubblewrapSandbox
 from towline.sandbox.confined import Supervised

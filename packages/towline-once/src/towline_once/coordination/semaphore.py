@@ -1,0 +1,110 @@
+"""Slots: at most so many holders at a time, across processes.
+
+Each holder is a row with an expiry, renewed while it works. A crash gives its slot back when the
+row ends; a release that comes twice, or late, removes nothing that is not its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from towline_once.background import Background
+from towline_once.arguments import (at_least_one, microseconds, name_of, wait_of)
+from towline_once.coordination.lease import Lease
+from towline_once.background import wait_for
+from towline_once.errors import (NoSlot, Transient)
+from towline_once.loop_guard import LoopGuard
+from towline_once.ports import Clock
+from towline_once.ports import SlotStore
+from towline_once.ports import Mailbox
+
+_LOOK_AGAIN_SECONDS = 0.25
+
+
+class SlotService:
+    def __init__(
+        self, slots: SlotStore, mailbox: Mailbox, clock: Clock, guard: LoopGuard | None = None
+    ) -> None:
+        self._guard = guard or LoopGuard()
+        self._slots = slots
+        self._mailbox = mailbox
+        self._clock = clock
+        self._process_id = secrets.token_hex(6)
+        self._serial = itertools.count(1)
+        self._background = Background()
+
+    @asynccontextmanager
+    async def hold(
+        self, key: str, limit: int, ttl_seconds: float = 1200, wait_seconds: float = 0
+    ) -> AsyncIterator[Lease]:
+        """Hold one of `limit` slots for the body; `NoSlot` if none comes free in time."""
+        self._guard.check("Slots")
+        name = name_of(key, "a slot's key")
+        at_least_one("limit", limit)
+        ttl_us = microseconds("ttl_seconds", ttl_seconds)
+        holder = f"{self._process_id}:{next(self._serial)}"
+        token, sent_at = await self._take(name, limit, holder, ttl_us, wait_of(wait_seconds))
+        lease = Lease(
+            name,
+            token,
+            ttl_us / 1e6,
+            lambda: self._slots.extend(name, holder, token, ttl_us),
+            self._clock,
+            sent_at,
+            self._guard,
+        )
+        try:
+            async with lease:
+                yield lease
+        finally:
+            await self._background.finish(self._release(name, holder, token))
+
+    async def _take(
+        self, name: str, limit: int, holder: str, ttl_us: int, wait_seconds: float
+    ) -> tuple[int, float]:
+        deadline = self._clock.monotonic() + wait_seconds
+        freed = self._mailbox.expect(f"slot {name}")
+        try:
+            while True:
+                sent_at = self._clock.monotonic()
+                freed.clear()
+                token = await self._try(name, limit, holder, ttl_us)
+                if token is not None:
+                    return token, sent_at
+                remaining = deadline - self._clock.monotonic()
+                if remaining <= 0:
+                    raise NoSlot(f"all {limit} slots of {name!r} are taken")
+                await wait_for(freed, min(remaining, _LOOK_AGAIN_SECONDS))
+        finally:
+            self._mailbox.forget(f"slot {name}", freed)
+
+    async def _try(self, name: str, limit: int, holder: str, ttl_us: int) -> int | None:
+        async def give_back() -> None:
+            """Nobody heard of what may have been granted: ask for it once more, and free it."""
+            token = await self._slots.take(name, limit, holder, ttl_us)
+            if token is not None:
+                await self._release(name, holder, token)
+
+        try:
+            return await self._slots.take(name, limit, holder, ttl_us)
+        except (asyncio.CancelledError, Transient):
+            self._background.undo(give_back)
+            raise
+
+    async def _release(self, name: str, holder: str, token: int) -> None:
+        """Again if the store is away; in the end the slot's own end will do it."""
+        try:
+            await self._give_back(name, holder, token)
+        except Transient:
+            self._background.undo(lambda: self._give_back(name, holder, token))
+
+    async def _give_back(self, name: str, holder: str, token: int) -> None:
+        await self._slots.release(name, holder, token)
+        await self._mailbox.post(self._mailbox.address, f"slot {name}")
+
+    async def aclose(self) -> None:
+        await self._background.aclose()

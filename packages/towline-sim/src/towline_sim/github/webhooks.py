@@ -1,0 +1,832 @@
+"""Webhooks, from what the world tells to the hook's URL, and the log of all attempts.
+
+An event has one GUID for all the hooks it goes to. What becomes of a delivery on its way is a
+matter of faults: it may be lost, come twice, or come late and so out of order. A lost one is in
+the log as one that nobody answered. Nothing is repeated unless somebody asks for it, as at GitHub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import UTC
+from datetime import datetime
+from email.utils import format_datetime
+from heapq import heappop
+from heapq import heappush
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+from starlette.types import Scope
+from starlette.types import Send
+from towline_once.ports import Clock
+from towline_sim.github.entities import CheckRun
+from towline_sim.github.entities import CheckSuite
+from towline_sim.github.entities import CommitFacts
+from towline_sim.github.entities import Emitted
+from towline_sim.github.entities import Hook
+from towline_sim.github.entities import Pull
+from towline_sim.github.entities import Review
+from towline_sim.github.entities import Status
+from towline_sim.github.entities import WorkflowRun
+from towline_sim.github.fault_dice import HookFaults
+from towline_sim.github.shapes import Shapes
+from towline_sim.github.shapes import when
+from towline_sim.github.world import World
+from typing import Any
+from typing import Final
+from typing import Literal
+from typing import NamedTuple
+from typing import TypeAlias
+from urllib.parse import urlencode
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import httpx2
+import orjson
+import random
+import time
+import uuid
+import zlib
+
+
+# ---------------------------------------------------------------- hook_log
+# A simulated GitHub, as far as webhooks go: it sends them, loses some, and keeps a log of all.
+#
+# The log is served as GitHub's REST API serves it, with cursors, entity tags, its own clock and
+# its
+# rate limit. Faults can be switched on for all paths or for some. Serve it without the server's
+# own
+# Date header (uvicorn's `date_header=False`).
+
+FaultKind = Literal["failing", "silent", "truncated", "missing", "refusing", "limited", "straying"]
+
+_STATUS_OF: Final[Mapping[FaultKind, int]] = {
+    "failing": 500,
+    "missing": 404,
+    "refusing": 403,
+    "limited": 429,
+}
+_DELIVERY_SECONDS: Final = 10.0
+
+
+class Fault(NamedTuple):
+    """`straying` makes the link to the next page lead to another host."""
+
+    kind: FaultKind
+    path: str = ""
+    """Where it strikes: paths that begin with this."""
+    headers: Mapping[str, str] = {}
+
+
+class Asked(NamedTuple):
+    """A request that came in, and its answer's status; 0 until there is one."""
+
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    status: int
+
+
+@dataclass
+class SimHook:
+    """A hook of a repository, or of an App: `path` is where its log is served."""
+
+    path: str
+    id: str
+    target_type: Literal["repository", "integration"]
+    target_id: str
+    url: str | None = None
+    secret: str = "It's a Secret to Everybody"  # noqa: S105 - GitHub's published test vector
+    log: list[SimDelivery] = field(default_factory=list)
+    """Oldest first."""
+
+    def headers(self, guid: str, event: str, body: bytes) -> dict[str, str]:
+        digest = hmac.new(self.secret.encode(), body, hashlib.sha256).hexdigest()
+        return {
+            "Content-Type": "application/json",
+            "User-Agent": "GitHub-Hookshot/simulated",
+            "X-GitHub-Delivery": guid,
+            "X-GitHub-Event": event,
+            "X-GitHub-Hook-ID": self.id,
+            "X-GitHub-Hook-Installation-Target-Type": self.target_type,
+            "X-GitHub-Hook-Installation-Target-ID": self.target_id,
+            "X-Hub-Signature-256": f"sha256={digest}",
+        }
+
+
+@dataclass
+class SimDelivery:
+    id: int
+    guid: str
+    event: str
+    payload: Any
+    headers: Mapping[str, str]
+    delivered_us: int
+    redelivery: bool
+    status_code: int
+
+    def item(self) -> dict[str, Any]:
+        """As the list shows it."""
+        at = datetime.fromtimestamp(self.delivered_us // 1_000_000, UTC)
+        return {
+            "id": self.id,
+            "guid": self.guid,
+            "delivered_at": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "redelivery": self.redelivery,
+            "duration": 0.03,
+            "status": "OK" if 200 <= self.status_code < 300 else "failed to connect",
+            "status_code": self.status_code,
+            "event": self.event,
+            "action": self.payload.get("action") if isinstance(self.payload, dict) else None,
+            "installation_id": None,
+            "repository_id": None,
+            "throttled_at": None,
+        }
+
+    def whole(self) -> dict[str, Any]:
+        """As it shows when it is asked for by itself."""
+        request = {"headers": self.headers, "payload": self.payload}
+        return {**self.item(), "request": request, "response": {"headers": {}, "payload": None}}
+
+
+class HookLogSim:
+    """An ASGI app, and the hand that makes things happen in it."""
+
+    def __init__(self, clock: Clock, *, token: str, most_per_page: int = 100) -> None:
+        self.clock = clock
+        self.token = token
+        self.most_per_page = most_per_page
+        self.hooks: dict[str, SimHook] = {}
+        self.faults: list[Fault] = []
+        self.asked: list[Asked] = []
+        self._last_id = 0
+        self._client = httpx2.AsyncClient(timeout=_DELIVERY_SECONDS)
+
+    def add_repo_hook(self, repo: str, hook_id: int, url: str | None = None) -> SimHook:
+        path = f"/repos/{repo}/hooks/{hook_id}/deliveries"
+        return self._add(SimHook(path, str(hook_id), "repository", str(1000 + hook_id), url))
+
+    def add_app_hook(self, app_id: str, hook_id: int, url: str | None = None) -> SimHook:
+        path = "/app/hook/deliveries"
+        return self._add(SimHook(path, str(hook_id), "integration", app_id, url))
+
+    def _add(self, hook: SimHook) -> SimHook:
+        self.hooks[hook.path] = hook
+        return hook
+
+    def record(
+        self,
+        hook: SimHook,
+        event: str,
+        payload: Any,
+        *,
+        status_code: int,
+        at_us: int | None = None,
+        again: SimDelivery | None = None,
+    ) -> SimDelivery:
+        """Log an attempt that was made, or lost on its way; `again` repeats an earlier one."""
+        self._last_id += 1
+        guid = again.guid if again else str(uuid.uuid4())
+        delivery = SimDelivery(
+            id=self._last_id,
+            guid=guid,
+            event=event,
+            payload=payload,
+            headers=hook.headers(guid, event, orjson.dumps(payload)),
+            delivered_us=self.clock.now_us() if at_us is None else at_us,
+            redelivery=again is not None,
+            status_code=status_code,
+        )
+        hook.log.append(delivery)
+        return delivery
+
+    async def deliver(
+        self,
+        hook: SimHook,
+        event: str,
+        payload: Any,
+        *,
+        lose: bool = False,
+        at_us: int | None = None,
+        again: SimDelivery | None = None,
+    ) -> SimDelivery:
+        """Sign it and send it, or lose it on the way; either way it is in the log."""
+        delivery = self.record(
+            hook, event, payload, status_code=_NO_ANSWER, at_us=at_us, again=again
+        )
+        if hook.url is not None and not lose:
+            delivery.status_code = await self._post(hook.url, delivery)
+        return delivery
+
+    async def _post(self, url: str, delivery: SimDelivery) -> int:
+        body = orjson.dumps(delivery.payload)
+        try:
+            async with asyncio.timeout(_DELIVERY_SECONDS):
+                answer = await self._client.post(url, content=body, headers=dict(delivery.headers))
+        except (httpx2.HTTPError, TimeoutError):
+            return _NO_ANSWER
+        return answer.status_code
+
+    async def redeliver(self, hook: SimHook, delivery: SimDelivery) -> SimDelivery:
+        """What the button in GitHub's settings does: the same GUID in a new attempt."""
+        return await self.deliver(hook, delivery.event, delivery.payload, again=delivery)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        path = request.url.path
+        place = len(self.asked)
+        asked = Asked(path, dict(request.query_params), dict(request.headers), 0)
+        self.asked.append(asked)
+        kinds = {f.kind: f for f in self.faults if path.startswith(f.path)}
+        if "silent" in kinds:
+            await _until_left(request)
+            return
+        response = _struck(kinds) or self._served(request, straying="straying" in kinds)
+        response.headers["date"] = self._date()
+        if "truncated" in kinds:
+            half = bytes(response.body)[: len(response.body) // 2]
+            response = Response(half, response.status_code, {"date": self._date()})
+        self.asked[place] = asked._replace(status=response.status_code)
+        await response(scope, receive, send)
+
+    def _date(self) -> str:
+        now = datetime.fromtimestamp(self.clock.now_us() / 1e6, UTC)
+        return format_datetime(now, usegmt=True)
+
+    def _served(self, request: Request, *, straying: bool) -> Response:
+        path = request.url.path.rstrip("/")
+        listed = self.hooks.get(path)
+        above, _, last = path.rpartition("/")
+        hook = listed or self.hooks.get(above)
+        if hook is None:
+            return _problem(404, "Not Found")
+        if not self._authorised(hook, request.headers.get("authorization", "")):
+            return _problem(401, "Bad credentials")
+        if listed is not None:
+            return self._page(listed, request, straying=straying)
+        found = next((one for one in hook.log if str(one.id) == last), None)
+        return _problem(404, "Not Found") if found is None else _json(found.whole())
+
+    def _authorised(self, hook: SimHook, header: str) -> bool:
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        if hook.target_type == "repository":
+            return hmac.compare_digest(token.encode(), self.token.encode())
+        return _is_app_token(token, hook.target_id, self.clock.now_us() / 1e6)
+
+    def _page(self, hook: SimHook, request: Request, *, straying: bool) -> Response:
+        query = request.query_params
+        size = min(int(query.get("per_page", "30")), self.most_per_page)
+        start = int(query.get("cursor", f"v1_{self._last_id}").removeprefix("v1_"))
+        rest = [one for one in reversed(hook.log) if one.id <= start]
+        response = _json([one.item() for one in rest[:size]])
+        response.headers["etag"] = f'W/"{hashlib.sha256(response.body).hexdigest()}"'
+        if request.headers.get("if-none-match") == response.headers["etag"]:
+            return Response(status_code=304, headers={"etag": response.headers["etag"]})
+        if len(rest) > size:
+            url = request.url.include_query_params(cursor=f"v1_{rest[size].id}")
+            if straying:
+                url = url.replace(hostname="elsewhere.example.test")
+            response.headers["link"] = f'<{url}>; rel="next"'
+        return response
+
+
+async def _until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _struck(kinds: Mapping[FaultKind, Fault]) -> Response | None:
+    for kind, status in _STATUS_OF.items():
+        if kind in kinds:
+            response = _problem(status, f"simulated: {kind}")
+            response.headers.update(kinds[kind].headers)
+            return response
+    return None
+
+
+def _is_app_token(token: str, app_id: str, now: float) -> bool:
+    """A JSON Web Token of the App that is valid now; its signature is not checked."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return False
+    try:
+        padded = parts[1] + "=" * (-len(parts[1]) % 4)
+        claims = orjson.loads(base64.urlsafe_b64decode(padded))
+        in_time = claims["iat"] <= now < claims["exp"] <= now + 600
+    except (ValueError, KeyError, TypeError):
+        return False
+    return in_time and str(claims.get("iss")) == app_id
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json; charset=utf-8")
+
+
+def _problem(status: int, message: str) -> Response:
+    response = _json({"message": message, "documentation_url": "https://docs.github.com/rest"})
+    response.status_code = status
+    return response
+
+
+# ---------------------------------------------------------------- payloads
+# What a hook is sent: the payload of each event, as GitHub writes it.
+#
+# Everything is rendered from what was emitted, so a late delivery shows the world as it was then.
+# Objects look as in the REST API, with the few differences that GitHub's webhooks have.
+
+Payload: TypeAlias = dict[str, Any]
+_NO_COMMIT: Final = "0" * 40
+_VERDICT_WORDS: Final[Mapping[str, str]] = {
+    "APPROVED": "approved",
+    "CHANGES_REQUESTED": "changes_requested",
+    "COMMENTED": "commented",
+    "DISMISSED": "dismissed",
+}
+
+
+class _HookShapes(Shapes):
+    """Looking at what is told must leave the world as it is."""
+
+    def pull_minimal(self, repo: str, number: int) -> Payload:
+        pull = self.world.known_pull(repo, number)
+        return {
+            "id": pull.id,
+            "number": pull.number,
+            "url": f"{self.repo_url(repo)}/pulls/{pull.number}",
+            "head": self._short_end(pull.head_repo, pull.head_ref, pull.head_sha),
+            "base": self._short_end(pull.repo, pull.base_ref, pull.base_sha),
+        }
+
+
+def payload_of(world: World, root: str, told: Emitted) -> Payload:
+    """`root` is where the API is served."""
+    shapes = _HookShapes(world, root)
+    about = _RENDERERS[told.name](shapes, told) if told.name in _RENDERERS else {}
+    action = {} if told.action is None else {"action": told.action}
+    return {
+        **action,
+        "repository": shapes.repo(told.repo),
+        "sender": shapes.user(told.sender),
+        **about,
+    }
+
+
+def ping_of(world: World, root: str, repo: str, hook: Mapping[str, Any]) -> Payload:
+    """What a new hook is sent first; `hook` is itself as the REST API shows it."""
+    shapes = _HookShapes(world, root)
+    held = world.repo(repo)
+    return {
+        "zen": "Keep it logically awesome.",
+        "hook_id": hook["id"],
+        "hook": dict(hook),
+        "repository": shapes.repo(held),
+        "sender": shapes.user(held.owner),
+    }
+
+
+def _pull_request(shapes: Shapes, told: Emitted) -> Payload:
+    pull = _given(told.pull)
+    shown: Payload = {"number": pull.number, "pull_request": _pull(shapes, pull, told)}
+    if told.label is not None:
+        shown["label"] = shapes.label(told.repo, told.label)
+    if told.before is not None:
+        shown |= {"before": told.before, "after": pull.head_sha}
+    if told.action == "edited":
+        shown["changes"] = {}
+    return shown
+
+
+def _pull(shapes: Shapes, pull: Pull, told: Emitted) -> Payload:
+    shown = shapes.pull(pull)
+    return {**shown, "mergeable": pull.mergeable, "mergeable_state": told.mergeable_state}
+
+
+def _review(shapes: Shapes, told: Emitted) -> Payload:
+    review, pull = _given(told.review), _given(told.pull)
+    return {"review": _review_shown(shapes, review), "pull_request": shapes.pull_simple(pull)}
+
+
+def _review_shown(shapes: Shapes, review: Review) -> Payload:
+    state = _VERDICT_WORDS[review.state]
+    return {**shapes.review(review), "state": state, "updated_at": when(review.updated_at)}
+
+
+def _comment(shapes: Shapes, told: Emitted) -> Payload:
+    shown = {
+        "issue": shapes.issue(_given(told.pull)),
+        "comment": shapes.comment(_given(told.comment)),
+    }
+    return {**shown, "changes": {}} if told.action == "edited" else shown
+
+
+def _check_run(shapes: Shapes, told: Emitted) -> Payload:
+    run, suite = _given(told.run), _given(told.suite)
+    return {"check_run": {**_run_shown(shapes, run), "check_suite": _suite_within(shapes, suite)}}
+
+
+def _run_shown(shapes: Shapes, run: CheckRun) -> Payload:
+    return shapes.run(run)
+
+
+def _suite_within(shapes: Shapes, suite: CheckSuite) -> Payload:
+    left_out = ("repository", "head_commit", "latest_check_runs_count", "check_runs_url")
+    shown = shapes.suite(suite)
+    return {name: value for name, value in shown.items() if name not in left_out}
+
+
+def _check_suite(shapes: Shapes, told: Emitted) -> Payload:
+    return {"check_suite": shapes.suite(_given(told.suite))}
+
+
+def _status(shapes: Shapes, told: Emitted) -> Payload:
+    status, commit = _given(told.status), _given(told.commit)
+    return {
+        "id": status.id,
+        "sha": status.sha,
+        "name": status.repo,
+        "avatar_url": f"{shapes.root}/avatars/u/{status.creator.id}",
+        "target_url": status.target_url,
+        "context": status.context,
+        "description": status.description,
+        "state": status.state,
+        "commit": shapes.commit(told.repo, commit),
+        "branches": [_branch(shapes, status, name) for name in told.branches],
+        "created_at": when(status.created_at),
+        "updated_at": when(status.updated_at),
+    }
+
+
+def _branch(shapes: Shapes, status: Status, name: str) -> Payload:
+    commit = {"sha": status.sha, "url": f"{shapes.repo_url(status.repo)}/commits/{status.sha}"}
+    return {"name": name, "commit": commit, "protected": False}
+
+
+def _workflow_run(shapes: Shapes, told: Emitted) -> Payload:
+    run = _given(told.workflow_run)
+    return {"workflow_run": shapes.workflow_run(run), "workflow": _workflow(shapes, run)}
+
+
+def _workflow(shapes: Shapes, run: WorkflowRun) -> Payload:
+    page = shapes.page_url(run.repo)
+    return {
+        "id": run.workflow_id,
+        "node_id": f"W_{run.workflow_id}",
+        "name": run.name,
+        "path": run.path,
+        "state": "active",
+        "created_at": when(0),
+        "updated_at": when(0),
+        "url": f"{shapes.repo_url(run.repo)}/actions/workflows/{run.workflow_id}",
+        "html_url": f"{page}/blob/main/{run.path}",
+        "badge_url": f"{page}/workflows/{run.name}/badge.svg",
+    }
+
+
+def _workflow_job(shapes: Shapes, told: Emitted) -> Payload:
+    job, run = _given(told.job), _given(told.workflow_run)
+    return {"workflow_job": shapes.job(job), "workflow": _workflow(shapes, run)}
+
+
+def _push(shapes: Shapes, told: Emitted) -> Payload:
+    change = _given(told.ref_change)
+    before, after = change.before or _NO_COMMIT, change.after or _NO_COMMIT
+    commits = [_pushed_commit(shapes, told, facts) for facts in change.commits]
+    page = shapes.page_url(told.repo.full_name)
+    return {
+        "ref": change.ref,
+        "before": before,
+        "after": after,
+        "base_ref": None,
+        "created": change.before is None,
+        "deleted": change.after is None,
+        "forced": change.forced,
+        "compare": f"{page}/compare/{before[:12]}...{after[:12]}",
+        "commits": commits,
+        "head_commit": commits[-1] if commits else None,
+        "pusher": {"name": told.sender.login, "email": None},
+        "repository": _pushed_repo(shapes, told),
+    }
+
+
+def _pushed_repo(shapes: Shapes, told: Emitted) -> Payload:
+    """A push alone tells these two times in seconds since 1970."""
+    return {
+        **shapes.repo(told.repo),
+        "created_at": int(told.repo.created_at),
+        "pushed_at": int(told.repo.pushed_at),
+        "stargazers": 0,
+        "master_branch": told.repo.default_branch,
+    }
+
+
+def _pushed_commit(shapes: Shapes, told: Emitted, facts: CommitFacts) -> Payload:
+    who = {"name": facts.author_name, "email": facts.author_email}
+    return {
+        "id": facts.sha,
+        "tree_id": facts.tree,
+        "distinct": True,
+        "message": facts.message,
+        "timestamp": when(facts.at),
+        "url": f"{shapes.page_url(told.repo.full_name)}/commit/{facts.sha}",
+        "author": who,
+        "committer": who,
+        "added": [],
+        "removed": [],
+        "modified": [],
+    }
+
+
+def _dispatch(shapes: Shapes, told: Emitted) -> Payload:
+    return {"branch": told.repo.default_branch, "client_payload": dict(told.dispatch_payload or {})}
+
+
+def _given(thing: Any) -> Any:
+    """What an event of this name always is about."""
+    if thing is None:
+        raise ValueError("the event lacks what it is about")
+    return thing
+
+
+_RENDERERS: Final[Mapping[str, Callable[[Shapes, Emitted], Payload]]] = {
+    "pull_request": _pull_request,
+    "pull_request_review": _review,
+    "issue_comment": _comment,
+    "check_run": _check_run,
+    "check_suite": _check_suite,
+    "status": _status,
+    "workflow_run": _workflow_run,
+    "workflow_job": _workflow_job,
+    "push": _push,
+    "repository_dispatch": _dispatch,
+}
+
+
+# ---------------------------------------------------------------- webhooks
+
+DEADLINE: Final = 10.0
+KEPT_SECONDS: Final = 3 * 86400.0
+MOST_KEPT: Final = 10_000
+_AT_ONCE: Final = 32
+_NO_ANSWER: Final = 504
+
+
+@dataclass(slots=True, kw_only=True)
+class Delivery:
+    """One attempt. `status_code` is 504 if nobody answered, and 0 until it is known."""
+
+    id: int
+    guid: str
+    hook_id: int
+    event: str
+    action: str | None
+    repo_id: int | None
+    packed: bytes = field(repr=False)
+    """The body, compressed: a log of thousands is mostly bodies, and they are much alike."""
+    headers: Mapping[str, str] = field(repr=False)
+    delivered_at: float
+    redelivery: bool = False
+    status_code: int = 0
+    duration: float = 0.0
+    answer: str = ""
+
+    @property
+    def body(self) -> bytes:
+        return zlib.decompress(self.packed)
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status_code < 300
+
+
+class Target(NamedTuple):
+    """Where a hook's deliveries go: a repository's hook, or the App's."""
+
+    hook_id: int
+    url: str
+    secret: str
+    kind: str
+    target_id: int
+    content_type: str = "json"
+
+
+class Fate(NamedTuple):
+    """What becomes of one copy of a delivery."""
+
+    late: float = 0.0
+    lost: bool = False
+
+
+Fates: TypeAlias = Callable[[Emitted], Sequence[Fate]]
+"""Of an event's delivery to one hook: a fate for each copy that is sent."""
+
+
+def arrives(_: Emitted) -> Sequence[Fate]:
+    return (Fate(),)
+
+
+class HookDice:
+    """Fates by chance, the same again for the same seed."""
+
+    def __init__(self, faults: HookFaults, seed: int = 0) -> None:
+        self.faults = faults
+        self._dice = random.Random(seed)  # noqa: S311  a simulation wants the same dice again
+
+    def __call__(self, _: Emitted) -> Sequence[Fate]:
+        if self._dice.random() < self.faults.lose:
+            return (Fate(lost=True),)
+        copies = 2 if self._dice.random() < self.faults.duplicate else 1
+        return tuple(Fate(late=self._delay()) for _ in range(copies))
+
+    def _delay(self) -> float:
+        late = self._dice.random() < self.faults.reorder
+        return self._dice.uniform(*(self.faults.late if late else self.faults.usual))
+
+
+class Due(NamedTuple):
+    at: float
+    order: int
+    target: Target
+    delivery: Delivery
+    lost: bool
+
+
+class Webhooks:
+    """`wake` is called when something has been put on the way."""
+
+    def __init__(
+        self, world: World, fates: Fates, root: str, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self.world = world
+        self.fates = fates
+        self.root = root
+        self.wake = wake
+        self.app_hook: Target | None = None
+        self.most_kept = MOST_KEPT
+        self._log: dict[int, list[Delivery]] = {}
+        self._last_id = 0
+        self._due: list[Due] = []
+        self._sending: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._client = httpx2.AsyncClient(timeout=DEADLINE, trust_env=False)
+
+    def collect(self) -> None:
+        """Put what the world has told since the last time on its way."""
+        told, self.world.outbox[:] = list(self.world.outbox), []
+        for event in told:
+            self._address(event)
+
+    def _address(self, event: Emitted) -> None:
+        targets = list(self._targets(event))
+        if not targets:
+            return
+        guid = str(uuid.UUID(int=self.world.random.getrandbits(128), version=4))
+        payload = payload_of(self.world, self.root, event)
+        for target in targets:
+            for late, lost in self.fates(event):
+                delivery = self._new(target, guid, event.name, payload, event.repo.id)
+                self._put(target, delivery, self.world.now + late, lost=lost)
+
+    def _targets(self, event: Emitted) -> Iterator[Target]:
+        for hook in self.world.hooks(event.repo.full_name):
+            if hook.wants(event.name):
+                yield target_of(hook, event.repo.id)
+        if self.app_hook is not None:
+            yield self.app_hook
+
+    def ping(self, hook: Hook, payload: Mapping[str, Any]) -> None:
+        repo = self.world.repo(hook.repo)
+        target = target_of(hook, repo.id)
+        delivery = self._new(target, str(uuid.uuid4()), "ping", payload, repo.id)
+        self._put(target, delivery, self.world.now, lost=False)
+
+    def redeliver(self, target: Target, delivery: Delivery) -> None:
+        """A new attempt of the same delivery: GUID, headers and body are as they were."""
+        again = Delivery(
+            id=self._next_id(),
+            guid=delivery.guid,
+            hook_id=delivery.hook_id,
+            event=delivery.event,
+            action=delivery.action,
+            repo_id=delivery.repo_id,
+            packed=delivery.packed,
+            headers=delivery.headers,
+            delivered_at=self.world.now,
+            redelivery=True,
+        )
+        self._put(target, again, self.world.now, lost=False)
+
+    def log(self, hook_id: int) -> list[Delivery]:
+        """Newest first, of the last three days."""
+        since = self.world.now - KEPT_SECONDS
+        kept = [one for one in self._log.get(hook_id, ()) if one.delivered_at >= since]
+        return kept[::-1]
+
+    def next_due(self) -> float | None:
+        return self._due[0].at if self._due else None
+
+    def send_due(self) -> None:
+        """Start on everything whose time has come."""
+        while self._due and self._due[0].at <= self.world.now:
+            due = heappop(self._due)
+            task = asyncio.get_running_loop().create_task(self._send(due))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def settle(self) -> None:
+        """Until everything that was started is answered or given up."""
+        while self._sending:
+            await asyncio.wait(self._sending)
+
+    async def aclose(self) -> None:
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._client.aclose()
+
+    def _new(
+        self, target: Target, guid: str, event: str, payload: Mapping[str, Any], repo_id: int
+    ) -> Delivery:
+        body = orjson.dumps(payload)
+        return Delivery(
+            id=self._next_id(),
+            guid=guid,
+            hook_id=target.hook_id,
+            event=event,
+            action=payload.get("action"),
+            repo_id=repo_id,
+            packed=zlib.compress(body, 1),
+            headers=headers_of(target, guid, event, body),
+            delivered_at=self.world.now,
+        )
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _put(self, target: Target, delivery: Delivery, at: float, *, lost: bool) -> None:
+        heappush(self._due, Due(at, delivery.id, target, delivery, lost))
+        self.wake()
+
+    async def _send(self, due: Due) -> None:
+        delivery = due.delivery
+        delivery.delivered_at = self.world.now
+        log = self._log.setdefault(delivery.hook_id, [])
+        log.append(delivery)
+        del log[: max(0, len(log) - self.most_kept)]
+        if due.lost:
+            delivery.status_code, delivery.answer = _NO_ANSWER, "simulated: lost"
+            return
+        started = time.monotonic()
+        async with self._slots:
+            delivery.status_code, delivery.answer = await self._post(due.target, delivery)
+        delivery.duration = round(time.monotonic() - started, 3)
+
+    async def _post(self, target: Target, delivery: Delivery) -> tuple[int, str]:
+        url, wire = target.url, wire_of(target, delivery.body)
+        with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, TimeoutError):
+            async with asyncio.timeout(DEADLINE):
+                answer = await self._client.post(url, content=wire, headers=dict(delivery.headers))
+            return answer.status_code, answer.text[:1000]
+        return _NO_ANSWER, "failed to connect"
+
+
+def target_of(hook: Hook, repo_id: int) -> Target:
+    return Target(hook.id, hook.url, hook.secret, "repository", repo_id, hook.content_type)
+
+
+def wire_of(target: Target, body: bytes) -> bytes:
+    """The bytes that are sent and signed: the payload itself, or a form that holds it."""
+    return body if target.content_type == "json" else urlencode({"payload": body}).encode()
+
+
+def headers_of(target: Target, guid: str, event: str, body: bytes) -> dict[str, str]:
+    kind = "json" if target.content_type == "json" else "x-www-form-urlencoded"
+    headers = {
+        "Content-Type": f"application/{kind}",
+        "User-Agent": "GitHub-Hookshot/simulated",
+        "Accept": "*/*",
+        "X-GitHub-Delivery": guid,
+        "X-GitHub-Event": event,
+        "X-GitHub-Hook-ID": str(target.hook_id),
+        "X-GitHub-Hook-Installation-Target-Type": target.kind,
+        "X-GitHub-Hook-Installation-Target-ID": str(target.target_id),
+    }
+    if target.secret:
+        signed = wire_of(target, body)
+        digest = hmac.new(target.secret.encode(), signed, hashlib.sha256).hexdigest()
+        headers["X-Hub-Signature-256"] = f"sha256={digest}"
+    return headers

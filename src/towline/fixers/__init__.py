@@ -1,1 +1,0 @@
-"""Who makes patches: `ruff`, `bump`, `command` and `llm`, and whatever else is installed."""

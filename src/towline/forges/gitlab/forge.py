@@ -1,0 +1,32 @@
+"""GitLab as a forge: a reader, a writer and a publisher over one client."""
+
+from __future__ import annotations
+
+from towline.forges.gitlab.client import GitLabApi
+from towline.forges.gitlab.snapshots import GitLabReader
+from towline.forges.gitlab.publish import GitLabPublisher
+from towline.forges.gitlab.writes import GitLabWriter
+from towline_once.ports import Clock
+from towline.forges.base import Server
+
+
+class GitLabForge(GitLabReader, GitLabWriter, GitLabPublisher):
+    """Each request has its deadline, and a call, which may need several, ends by four of them."""
+
+    name = "gitlab"
+
+    def __init__(
+        self, api_url: str, clock: Clock, *, token: str, deadline_seconds: float = 15.0
+    ) -> None:
+        api = GitLabApi(api_url, clock, token, deadline_seconds)
+        GitLabReader.__init__(self, api, clock)
+        GitLabWriter.__init__(self, api, self)
+        GitLabPublisher.__init__(self, api)
+
+    async def aclose(self) -> None:
+        await self._api.http.aclose()
+
+
+def connect(settings: Server, clock: Clock, app: None) -> GitLabForge:
+    """GitLab has no Apps."""
+    return GitLabForge(settings.api_url, clock, token=settings.token or "")

@@ -1,0 +1,22 @@
+from __future__ import annotations
+from towline.upkeep.retention import Pruning
+from towline.upkeep.periodic import Turn
+from towline.inbox.model import Inbox
+from towline.jobs.model import JobStore
+
+class Tidying:
+    """Deletes deliveries and jobs past their time, in batches small enough to hold nobody up."""
+
+    def __init__(
+        self, inbox: Inbox, jobs: JobStore, keep_us: int, keep_done_us: int, keep_dead_us: int
+    ) -> None:
+        self._pruning = Pruning(
+            {
+                "deliveries": lambda most: inbox.prune(most, keep_us),
+                "done jobs": lambda most: jobs.prune("done", most, keep_done_us),
+                "dead jobs": lambda most: jobs.prune("dead", most, keep_dead_us),
+            }
+        )
+
+    async def tidy(self) -> Turn:
+        return await self._pruning.run()
