@@ -10,9 +10,9 @@ import json
 import time
 from typing import Any
 
+from towline.dashboard.fleet import ORDER, RULES
 from towline.pulls.lifecycle import TERMINAL
 from towline_once.db.sqlite_driver import sqlite3
-from towline.dashboard.fleet import (ORDER, RULES)
 
 REPOS = 200
 LONG_REPO, LONG_NUMBER, LONG_LOG = "octo-org/app-1", 1, 5_000

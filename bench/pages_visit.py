@@ -20,8 +20,8 @@ from bench.plan import Bench, Metrics
 from bench.processes import Started, memory_folder, started
 from bench.raw_sqlite import new_file
 from tests.servers import free_port
-from towline_once.clock import SystemClock
 from towline_once.backends import database_for
+from towline_once.clock import SystemClock
 
 PULLS, EVENTS = 100_000, 5_000_000
 _LAPS, _WARM = 40, 5

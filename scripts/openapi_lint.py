@@ -13,11 +13,11 @@ from typing import Any
 from fastapi import FastAPI
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from towline.app.gateway import Gateway, ProbesOnly
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings
-from towline.app.gateway import (Gateway, ProbesOnly)
-from towline.http.openapi import (PROBLEM_TYPE, operations_of, references_in)
+from towline.http.openapi import PROBLEM_TYPE, operations_of, references_in
 from towline.http.problem_docs import CODES_MEMBER
 
 Document = Mapping[str, Any]

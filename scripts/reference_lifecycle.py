@@ -6,10 +6,18 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from scripts.reference_tables import table
-from towline.pulls.budgets import (_RESET_BY, LIFETIME_FACTOR, MAX_TRIES, STRATEGIES)
-from towline.pulls.command_rules import ALLOWED_IN
 from towline.inbox.slash_commands import COMMANDS
-from towline.pulls.lifecycle import (LATER_CHECKS, PAST_CHECKS, STATES, TERMINAL, TRANSITIONS, WAITING_FOR, State)
+from towline.pulls.budgets import _RESET_BY, LIFETIME_FACTOR, MAX_TRIES, STRATEGIES
+from towline.pulls.command_rules import ALLOWED_IN
+from towline.pulls.lifecycle import (
+    LATER_CHECKS,
+    PAST_CHECKS,
+    STATES,
+    TERMINAL,
+    TRANSITIONS,
+    WAITING_FOR,
+    State,
+)
 from towline.pulls.staleness import THRESHOLD_SECONDS
 
 _LIVE: Final = tuple(state for state in STATES if state not in TERMINAL)

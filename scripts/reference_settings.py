@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from scripts.reference_tables import table
 from towline.config import Settings
 from towline.config.complaints import PREFIX
-from towline.config.tow import (RepoSettings, SignalSettings, TriggerSettings)
+from towline.config.tow import RepoSettings, SignalSettings, TriggerSettings
 
 _PLAIN: Final[dict[Any, str]] = {
     bool: "true or false",

@@ -22,18 +22,18 @@ from tests.flow.tow_rig import AUTHOR, CHECKS, Rig, policy
 from tests.web.asgi_client import serving
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, dashboard_on
-from towline.observability.audit import AuditFile
-from towline.fix.model import (Errand, StageRecord)
+from towline.fix.model import Errand, StageRecord
 from towline.forges.delivery_log import HourCounts
-from towline.remediation.breakers import (GLOBAL, breaker_of_check)
+from towline.inbox.lost_deliveries import SqlHookHours
 from towline.inbox.model import Arrival
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline.observability.audit import AuditFile
 from towline.pulls.store import Filter
+from towline.remediation.breakers import GLOBAL, breaker_of_check
 from towline_sim.actors.base import Habit
-from towline_sim.actors.bots import (ApproverBot, AutomergeBot, PolicyBot)
+from towline_sim.actors.bots import ApproverBot, AutomergeBot, PolicyBot
 from towline_sim.actors.ci import Ci
 from towline_sim.github.fault_dice import HookFaults
-from towline.inbox.lost_deliveries import SqlHookHours
 
 IMAGES = Path("docs/images")
 REPOS = ("octo-org/app", "octo-org/billing-service", "octo-org/web-storefront", "octo-org/infra")

@@ -24,8 +24,8 @@ from tests.servers import (
     migrate,
     redis_command,
 )
-from towline_once.errors import NotIsolated
 from towline.sandbox.choice import Choice, choose_sandbox
+from towline_once.errors import NotIsolated
 
 POSTGRES_OVERRIDE = os.environ.get("TOWLINE_TEST_POSTGRES_URL")
 REDIS_OVERRIDE = os.environ.get("TOWLINE_TEST_REDIS_URL")

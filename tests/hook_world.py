@@ -11,9 +11,9 @@ from typing import Any
 import uvicorn
 
 from tests.web.asgi_client import DEADLINE, Server
-from towline_once.errors import Rejected
 from towline.inbox.ingest import Ingest
-from towline_once.asgi.messages import (Receive, Scope, Send, answer, json_messages, read_body)
+from towline_once.asgi.messages import Receive, Scope, Send, answer, json_messages, read_body
+from towline_once.errors import Rejected
 
 TOKEN = "ghp_simulated_token"
 SECRET = "It's a Secret to Everybody"

@@ -19,12 +19,12 @@ import towline
 from tests.clocks import ManualClock
 from tests.docs_pages import SHELLS, Block, all_blocks, shown
 from tests.sources.samples import NOW, SECRET, hex_hmac, shared_headers
-from towline import (keys, config)
-from towline.fix.model import Errand
-from towline.fix.fixers.command import plan_json
-from towline.fix.fixers.config import FixerConfig
+from towline import config, keys
 from towline.fix.fixers import GROUP
 from towline.fix.fixers.base import Plan
+from towline.fix.fixers.command import plan_json
+from towline.fix.fixers.config import FixerConfig
+from towline.fix.model import Errand
 from towline.inbox.sources import SOURCES
 from towline.integrations import generic_ci
 from towline_once.backends import database_for

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from towline import config
-from towline.reconciler.rules import (RULES, STRATEGY_OF, Case, classify)
 from towline.config.tow import TRIGGER_FIELDS
+from towline.reconciler.rules import RULES, STRATEGY_OF, Case, classify
 
 ROOT = Path(__file__).parent.parent
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from towline import config
+from towline.app.policy import fix_rules_of
 from towline.fix.model import BANDIT
 from towline_once.errors import Rejected
-from towline.app.policy import fix_rules_of
 
 FULL = """
 [tow]

@@ -9,8 +9,8 @@ import pytest
 
 from scripts.reference_settings import every_setting
 from towline import config
-from towline_once.errors import Rejected
 from towline.inbox.poll import PollRules
+from towline_once.errors import Rejected
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "operations"

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from towline import (Rejected, config)
-from towline_once.coordination.circuit_breaker import Limits
-from towline.pulls.budgets import MAX_TRIES
-from towline.pulls.signals import (DEFAULT_TRIGGERS, Signal, Signals, Trigger)
-from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline import Rejected, config
+from towline.app.policy import breaker_limits_of, policy_of, towing_of
 from towline.config import Settings
-from towline.app.policy import (breaker_limits_of, policy_of, towing_of)
+from towline.pulls.budgets import MAX_TRIES
+from towline.pulls.signals import DEFAULT_TRIGGERS, Signal, Signals, Trigger
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline_once.coordination.circuit_breaker import Limits
 
 
 def of_file(folder: Path, text: str, **environment: str) -> Settings:

@@ -10,11 +10,11 @@ import signal
 import sys
 
 from bench.loops import loop_factory
-from towline.observability import logs
-from towline.cli.serve import guarded, server_of
 from towline.app.service import Service
 from towline.app.web import apps_of
+from towline.cli.serve import guarded, server_of
 from towline.config import load
+from towline.observability import logs
 
 
 async def serve(port: int) -> None:

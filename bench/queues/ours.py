@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from bench.plan import Bench
 from bench.queues.marks import KIND
 from bench.queues.procedure import Opening, Queue, Send
-from towline.jobs.embedded import ShoutingBell
 from towline.inbox.ingest import new_job_id
-from towline.jobs.model import (OWN_QUEUE, Bell, NewJob)
-from towline_once.clock import SystemClock
+from towline.jobs.embedded import ShoutingBell
+from towline.jobs.model import OWN_QUEUE, Bell, NewJob
 from towline.jobs.store import SqlJobs
 from towline_once.backends import database_for
+from towline_once.clock import SystemClock
 
 WORKER = [sys.executable, "-m", "bench.queues.towline_worker"]
 

@@ -11,10 +11,10 @@ import signal
 
 from bench.loops import loop_factory
 from bench.queues.marks import KIND, mark
-from towline.observability import logs
-from towline.jobs.model import Claimed
 from towline.app.service import Service
 from towline.config import load
+from towline.jobs.model import Claimed
+from towline.observability import logs
 
 
 async def noop(job: Claimed) -> None:

@@ -24,19 +24,18 @@ from bench.raw_sqlite import new_file
 from bench.tow.sweep import AUTHOR, peopled
 from tests.clocks import ManualClock
 from tests.servers import psql
-from towline.forges.snapshot import PullRef
-from towline.jobs.celery import (QUEUE, CeleryBell)
-from towline.inbox.ingest import new_job_id
-from towline.jobs.model import (OWN_QUEUE, Settlement, Wish)
-from towline.pulls.store import Change
-from towline.pulls.model import (PullEvent, PullRecord)
 from towline.app.service import Service
 from towline.config import Settings
-from towline_sim.in_process import snapshot_of
-from towline_sim.in_process import ROOT
-from towline_sim.github.world import World
+from towline.forges.snapshot import PullRef
+from towline.inbox.ingest import new_job_id
+from towline.jobs.celery import QUEUE, CeleryBell
+from towline.jobs.model import OWN_QUEUE, Settlement, Wish
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.store import Change
 from towline_once.clock import SystemClock
 from towline_once.db.sqlite_driver import sqlite3
+from towline_sim.github.world import World
+from towline_sim.in_process import ROOT, snapshot_of
 
 _DELIVERIES, _PULLS, _LINES, _RECORDS, _LOCKS = 8_000, 1_200, 20, 8_000, 2_000
 _WISH = Wish((OWN_QUEUE,), "bench", 100, 60_000_000, 1_000)

@@ -24,11 +24,11 @@ from bench.load import CALLERS, percentile, random_keys
 from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
 from tests.servers import psql
-from towline.upkeep.retention import Pruning
-from towline.inbox.retention import Tidying
-from towline.jobs.model import (OWN_QUEUE, Settlement, Wish)
 from towline.app.service import Service
 from towline.config import Settings
+from towline.inbox.retention import Tidying
+from towline.jobs.model import OWN_QUEUE, Settlement, Wish
+from towline.upkeep.retention import Pruning
 
 SECONDS, QUICK_SECONDS = 50.0, 12.0
 KEEP_SECONDS: Final = 3.0

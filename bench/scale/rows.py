@@ -22,11 +22,11 @@ from bench.doors.bodies import EVENT, SECRET, Body, bodies
 from bench.load import CALLERS, drive, percentile, random_keys
 from bench.plan import Bench, Metrics
 from bench.scale import rows_fill
-from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline.jobs.model import (OWN_QUEUE, Claimed, Settlement, Wish)
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings
+from towline.jobs.model import OWN_QUEUE, Claimed, Settlement, Wish
+from towline.pulls.staleness import THRESHOLD_SECONDS
 
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 QUICK_SIZES = {"10k": 10_000, "100k": 100_000}

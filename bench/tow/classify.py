@@ -12,9 +12,9 @@ from itertools import product
 
 from bench.plan import Bench, Metrics
 from towline.pulls.budgets import none_used
-from towline.reconciler.rules import (Case, Diagnosis, Finding, Past, classify)
 from towline.pulls.lifecycle import State
 from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.reconciler.rules import Case, Diagnosis, Finding, Past, classify
 
 _SECONDS = 4.0
 _NOW = 100_000.0

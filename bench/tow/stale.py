@@ -18,14 +18,14 @@ from typing import Any
 
 from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
+from towline.pulls.sql import STALE_KEYS
 from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.pulls.store import SqlPulls
+from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import columns_of
-from towline.pulls.sql import STALE_KEYS
-from towline.pulls.store import SqlPulls
-from towline_once.db.statement import Database
 from towline_once.db.sqlite_driver import sqlite3
-from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 PULLS, QUICK_PULLS, STALE = 1_000_000, 200_000, 1_000
 _LIVE = tuple(THRESHOLD_SECONDS)

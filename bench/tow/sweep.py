@@ -18,29 +18,28 @@ from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.circuit_breaker import Limits as BreakerLimits
-from towline.pulls.signals import (Signals, Towing)
+from towline.forges.github.forge import GitHubForge
 from towline.forges.snapshot import PullRef
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
-from towline.remediation.triggers import Poker
+from towline.jobs.store import SqlJobs
+from towline.pulls.parking_store import SqlParking
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.pulls.signals import Signals, Towing
+from towline.pulls.store import SqlPulls
+from towline.pulls.tracker import Tracker
 from towline.reconciler.sweep import Reconciler
 from towline.remediation.breakers import Breakers
 from towline.remediation.service import Remediator
-from towline.pulls.tracker import Tracker
-from towline.forges.github.forge import GitHubForge
-from towline_sim.github.server import GitHubSim
-from towline_sim.github.faults import HttpFault
-from towline_sim.github.limits import Limits
-from towline_sim.in_process import snapshot_of
-from towline_sim.in_process import ROOT
-from towline_sim.github.world import World
-from towline.jobs.store import SqlJobs
-from towline.pulls.parking_store import SqlParking
-from towline.pulls.store import SqlPulls
+from towline.remediation.triggers import Poker
+from towline_once.backends import backend_over, database_for
+from towline_once.coordination.circuit_breaker import BreakerService
+from towline_once.coordination.circuit_breaker import Limits as BreakerLimits
 from towline_once.db.statement import Database
 from towline_once.metrics import audit_to_log
-from towline_once.backends import (backend_over, database_for)
+from towline_sim.github.faults import HttpFault
+from towline_sim.github.limits import Limits
+from towline_sim.github.server import GitHubSim
+from towline_sim.github.world import World
+from towline_sim.in_process import ROOT, snapshot_of
 
 PULLS, LATENCY_SECONDS = 3_000, 0.1
 FLEET, STALE_SHARE, SWEEPS_AN_HOUR = 100_000, 0.03, 12

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from towline_once import Handled as Handled
     from towline_once import Idempotency as Idempotency
     from towline_once import IdempotencyMiddleware as IdempotencyMiddleware
-    from towline_once import InFlight as InFlight
     from towline_once import Indeterminate as Indeterminate
+    from towline_once import InFlight as InFlight
     from towline_once import KeyCollision as KeyCollision
     from towline_once import Lease as Lease
     from towline_once import LeaseLost as LeaseLost
-    from towline_once import LockTimeout as LockTimeout
     from towline_once import Locks as Locks
+    from towline_once import LockTimeout as LockTimeout
     from towline_once import MissingExtra as MissingExtra
     from towline_once import NoSlot as NoSlot
     from towline_once import Outcome as Outcome
@@ -113,7 +113,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'towline' has no attribute {name!r}")
     home = _HOME[name]
-    value = import_module(f"{home}.{name}") if home == __name__ else getattr(import_module(home), name)
+    value = (
+        import_module(f"{home}.{name}") if home == __name__ else getattr(import_module(home), name)
+    )
     globals()[name] = value
     return value
 

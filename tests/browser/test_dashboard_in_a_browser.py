@@ -11,10 +11,10 @@ from tests.web.control_plane import READ_ONLY
 from tests.web.dashboard_plane import DashboardPlane
 from towline.fix.model import Errand
 from towline.forges.snapshot import PullRef
-from towline.remediation.breakers import GLOBAL
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.store import Change
-from towline.pulls.model import (PullEvent, PullRecord)
+from towline.remediation.breakers import GLOBAL
 
 pytestmark = pytest.mark.slow
 HOUR = 3600.0

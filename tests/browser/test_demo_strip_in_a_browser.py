@@ -11,8 +11,8 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.browser.accessibility import grave_faults
 from tests.browser.conftest import DEADLINE_MS
-from towline_sim.demo.harness import (Demo, demo_in)
 from towline.cli.serve import bound
+from towline_sim.demo.harness import Demo, demo_in
 
 pytestmark = pytest.mark.slow
 SLOW = 1.0

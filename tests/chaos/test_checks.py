@@ -19,7 +19,7 @@ from tests.chaos.visitors import Visitors
 from tests.e2e.ledger import looking_at
 from tests.e2e.senders import Crowd, Parcel
 from tests.servers import psql
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import SqlJobs
 
 HERE = Place("octo-org/app-0", 1)

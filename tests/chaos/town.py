@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from tests.e2e.senders import Parcel, signed
 from tests.hook_world import TOKEN
-from towline_sim.github.entities import (Comment, Emitted)
-from towline_sim.github.server import GitHubSim
-from towline_sim.github.limits import Limits
-from towline_sim.github.webhooks import payload_of
-from towline_sim.actors.scenario import AUTHOR
-from towline_sim.github.world import World
 from towline_once.clock import SystemClock
+from towline_sim.actors.scenario import AUTHOR
+from towline_sim.github.entities import Comment, Emitted
+from towline_sim.github.limits import Limits
+from towline_sim.github.server import GitHubSim
+from towline_sim.github.webhooks import payload_of
+from towline_sim.github.world import World
 
 OURS = "towline-bot"
 PERSON = "octocat"

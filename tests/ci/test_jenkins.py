@@ -12,11 +12,10 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.integrations.jenkins.ci import (JenkinsCi, job_path)
+from towline.integrations.ci import CiRefused, CiUnavailable
+from towline.integrations.jenkins.ci import JenkinsCi, job_path
 from towline_once.errors import Rejected
-from towline.integrations.ci import (CiRefused, CiUnavailable)
-from towline_sim.jenkins import JenkinsWorld
-from towline_sim.jenkins import (JenkinsSim, Outage)
+from towline_sim.jenkins import JenkinsSim, JenkinsWorld, Outage
 
 USER, TOKEN = "towline", "11simulated0token"
 INTENT = {"TOWLINE_INTENT": "rebuild-7"}

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from towline_sim.demo.run import run
-from towline_sim.demo.clock import DemoClock
-from towline_sim.demo.sights import SCENES
-from towline_sim.demo.harness import demo_in
 from towline.cli.serve import bound
 from towline_once.errors import Rejected
+from towline_sim.demo.clock import DemoClock
+from towline_sim.demo.harness import demo_in
+from towline_sim.demo.run import run
+from towline_sim.demo.sights import SCENES
 
 LINK = re.compile(r"http://127\.0\.0\.1:\d+/ui/demo/enter/\S+")
 LONG_ENOUGH = 110.0

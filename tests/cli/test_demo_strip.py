@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, token_in, visiting
-from towline_sim.demo.harness import (Demo, demo_in)
 from towline.cli.serve import bound
+from towline_sim.demo.harness import Demo, demo_in
 
 SLOW = 1.0
 """So slow that nothing happens by itself while a test looks."""

@@ -15,11 +15,11 @@ from tests.cli.doctor_runs import Ran, examined
 from tests.hook_world import served
 from tests.servers import free_port
 from tests.sim.github_server import TOKEN
-from towline_sim.github.server import GitHubSim
-from towline_sim.github.limits import Limits
-from towline_sim.github.world import World
+from towline_once.asgi.messages import answer, json_messages
 from towline_once.clock import SystemClock
-from towline_once.asgi.messages import (answer, json_messages)
+from towline_sim.github.limits import Limits
+from towline_sim.github.server import GitHubSim
+from towline_sim.github.world import World
 
 REPO = "demo/app"
 Wrap = Callable[[Any], Any]

@@ -24,10 +24,10 @@ import pytest
 
 from tests.certificates import self_signed
 from tests.servers import LOOPBACK, RedisServer, redis_command
-from towline.doctor.servers import look_at_redis
-from towline_once.errors import (MissingExtra, Rejected)
 from towline.app.service import Service
 from towline.config import Settings
+from towline.doctor.servers import look_at_redis
+from towline_once.errors import MissingExtra, Rejected
 
 USER = "5f2b0c1e-oid"
 CLIENT = "1c4d-client"

@@ -22,8 +22,8 @@ from tests.servers import free_port
 from tests.sources.samples import SECRET
 from tests.web.control_plane import is_problem
 from tests.web.front_door import Knock, ping, push, settings_for, until
-from towline.jobs.model import JobRecord
 from towline.app.service import Service
+from towline.jobs.model import JobRecord
 
 KEY = re.compile(r"API key \(admin\), shown this once: (tow_\S+)\n")
 SECRETS = {"TOWLINE_GITHUB__WEBHOOK_SECRETS": SECRET}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from towline import (Rejected, config)
+from towline import Rejected, config
 from towline.inbox.sources import SOURCES
 
 

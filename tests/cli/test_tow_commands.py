@@ -10,7 +10,7 @@ import pytest
 from tests.web.tow_plane import TowPlane, tow_plane_on
 from towline.cli.command import ordered_at
 from towline.cli.reconcile import show, swept_by
-from towline_once.errors import (Conflict, Rejected, Transient)
+from towline_once.errors import Conflict, Rejected, Transient
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from towline.cli import app
-from towline.pulls.staleness import THRESHOLD_SECONDS
 from towline.config import load
+from towline.pulls.staleness import THRESHOLD_SECONDS
 
 
 def towline(url: str, *arguments: str, **given: str) -> str:

@@ -15,8 +15,8 @@ import httpx2
 from tests.e2e.programs import Program
 from tests.servers import free_port
 from tests.web.control_plane import READ_ONLY, plane_on
-from towline_once.asgi.messages import Message
 from towline.http.probes import WorkerDoor
+from towline_once.asgi.messages import Message
 
 SECONDS = 60
 

@@ -22,7 +22,7 @@ from towline import (
     create_dedup,
     create_lock,
 )
-from towline_once.coordination.rate_limit import (pace, rate_of, verdict)
+from towline_once.coordination.rate_limit import pace, rate_of, verdict
 
 # ---------------------------------------------------------------------- dedup
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from towline_once.coordination.locks import LockService
-from towline_once.coordination.memory import (MemoryLeases, MemorySlots)
-from towline_once.coordination.semaphore import SlotService
-from towline_once.errors import (LockTimeout, Unavailable)
 from towline_once.clock import SystemClock
+from towline_once.coordination.locks import LockService
+from towline_once.coordination.memory import MemoryLeases, MemorySlots
+from towline_once.coordination.semaphore import SlotService
 from towline_once.db.notify import LocalMailbox
+from towline_once.errors import LockTimeout, Unavailable
 
 TTL = 600.0
 PATIENCE = 4.0

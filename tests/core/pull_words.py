@@ -6,15 +6,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from towline.events import (Actor, CheckChanged, Commented, Event, MergeGroupChanged, PullRequestChanged, ReviewSubmitted)
-from towline.pulls.facts import Facts
-from towline.pulls.apply_event import fold
-from towline.pulls.transitions import Context
-from towline.pulls.lifecycle import State
-from towline.pulls.model import (PullRecord, Tracked)
-from towline.pulls.signals import (Signals, Towing)
+from towline.events import (
+    Actor,
+    CheckChanged,
+    Commented,
+    Event,
+    MergeGroupChanged,
+    PullRequestChanged,
+    ReviewSubmitted,
+)
 from towline.forges.snapshot import Snapshot
-from towline.pulls.transitions import (Entry, decide, opened)
+from towline.pulls.apply_event import fold
+from towline.pulls.facts import Facts
+from towline.pulls.lifecycle import State
+from towline.pulls.model import PullRecord, Tracked
+from towline.pulls.signals import Signals, Towing
+from towline.pulls.transitions import Context, Entry, decide, opened
 
 REPO = "octo-org/app"
 HEAD, NEXT = "a" * 40, "b" * 40

@@ -6,11 +6,20 @@ from typing import Any
 
 import pytest
 
-from towline.pulls.budgets import (MAX_TRIES, STRATEGIES, Strategy, after_move, exhausted, none_used, oscillates, spent)
-from towline.pulls.command_rules import (ALLOWED_IN, refusal)
-from towline.inbox.slash_commands import (COMMANDS, Command, parse)
-from towline.pulls.lifecycle import (STATES, State)
-from towline.pulls.staleness import (THRESHOLD_SECONDS, is_stale)
+from towline.inbox.slash_commands import COMMANDS, Command, parse
+from towline.pulls.budgets import (
+    MAX_TRIES,
+    STRATEGIES,
+    Strategy,
+    after_move,
+    exhausted,
+    none_used,
+    oscillates,
+    spent,
+)
+from towline.pulls.command_rules import ALLOWED_IN, refusal
+from towline.pulls.lifecycle import STATES, State
+from towline.pulls.staleness import THRESHOLD_SECONDS, is_stale
 
 FULL: dict[Strategy, int] = dict.fromkeys(STRATEGIES, 1)
 

@@ -20,7 +20,18 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from towline_once.canonical_json import (MAX_DEPTH, MAX_INTEGER, MAX_NAMED, canonical, differing_pointers, field_digests, hash_and_digests, opaque_hash, parse_json, payload_hash)
+from towline_once.canonical_json import (
+    MAX_DEPTH,
+    MAX_INTEGER,
+    MAX_NAMED,
+    canonical,
+    differing_pointers,
+    field_digests,
+    hash_and_digests,
+    opaque_hash,
+    parse_json,
+    payload_hash,
+)
 from towline_once.errors import Rejected
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from towline.pulls.budgets import (MAX_TRIES, none_used)
-from towline.reconciler.rules import (RULES, Case, Past, classify)
+from towline.pulls.budgets import MAX_TRIES, none_used
+from towline.reconciler.rules import RULES, Case, Past, classify
 
 NOW = 1_000_000.0
 LONG_AGO = NOW - 7200

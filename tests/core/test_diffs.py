@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.fixers.workshop import Tree, git
-from towline.fix.diff import (FileChange, Line, before, parse_diff)
+from towline.fix.diff import FileChange, Line, before, parse_diff
 from towline_once.errors import Rejected
 
 NASTY_NAMES = [

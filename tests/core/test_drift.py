@@ -28,12 +28,12 @@ from tests.core.pull_words import (
     snapshot,
     suite,
 )
-from towline.pulls.budgets import (STRATEGIES, Strategy)
-from towline.pulls.drift import (actual_state, correct)
-from towline.events import (CheckChanged, Event)
-from towline.pulls.lifecycle import (STATES, TERMINAL, State)
-from towline.pulls.model import (PullRecord, Tracked)
-from towline.pulls.signals import (Signal, Signals)
+from towline.events import CheckChanged, Event
+from towline.pulls.budgets import STRATEGIES, Strategy
+from towline.pulls.drift import actual_state, correct
+from towline.pulls.lifecycle import STATES, TERMINAL, State
+from towline.pulls.model import PullRecord, Tracked
+from towline.pulls.signals import Signal, Signals
 from towline.pulls.staleness import THRESHOLD_SECONDS
 
 LIVE = [state for state in STATES if state not in TERMINAL]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from towline.pulls.budgets import none_used
-from towline.remediation.escalation_text import (attempts_of, breaker_notice, escalation, why)
-from towline.pulls.facts import Facts
-from towline.pulls.model import (PullEvent, PullRecord)
 from towline.forges.snapshot import PullRef
+from towline.pulls.budgets import none_used
+from towline.pulls.facts import Facts
+from towline.pulls.model import PullEvent, PullRecord
+from towline.remediation.escalation_text import attempts_of, breaker_notice, escalation, why
 
 RECORD = PullRecord(
     ref=PullRef("github", "octo-org/app", 7),

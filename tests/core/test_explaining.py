@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.pull_logs import at, escalated, opened, outcome, remedy
-from towline.history.explain import (Note, budget_told, lateness, notes_on, when_next)
+from towline.history.explain import Note, budget_told, lateness, notes_on, when_next
 from towline.pulls.policy import RepoPolicy
 
 HOUR = 3600.0

@@ -8,9 +8,19 @@ import pytest
 
 from tests.core.pull_words import check, facts, policy, pull, suite
 from towline.events import Event
-from towline.pulls.facts import (CheckFact, Facts, Verdict, checks_verdict, is_newer, matches, policy_is_outdated, policy_verdict, read_failures)
-from towline_once.failure_patterns import Pattern
+from towline.pulls.facts import (
+    CheckFact,
+    Facts,
+    Verdict,
+    checks_verdict,
+    is_newer,
+    matches,
+    policy_is_outdated,
+    policy_verdict,
+    read_failures,
+)
 from towline.pulls.signals import Signals
+from towline_once.failure_patterns import Pattern
 
 GREEN, RED, RUNNING = check("success"), check("failure"), check("pending")
 REQUIRED = Signals(required=("build", "test-*"))

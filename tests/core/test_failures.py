@@ -12,10 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from towline_once.failure_patterns import (BUILT_IN, Kind, rules)
-from towline_once.failures import (EVIDENCE_CHARS, INTERRUPTED, Failure, classify_failure)
-from towline_once.failure_patterns import Pattern
 from towline_once.errors import Rejected
+from towline_once.failure_patterns import BUILT_IN, Kind, Pattern, rules
+from towline_once.failures import EVIDENCE_CHARS, INTERRUPTED, Failure, classify_failure
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "ci-failures"
 

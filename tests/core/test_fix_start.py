@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from towline.events import (Actor, CheckChanged, Commented, Event, IssueChanged, Pinged)
-from towline.fix.requests import (advised, check_of, errand_of, instruction_in, replacing)
-from towline.fix.model import (FixPolicy, FixRules, IssueRule)
+from towline.events import Actor, CheckChanged, Commented, Event, IssueChanged, Pinged
+from towline.fix.model import FixPolicy, FixRules, IssueRule
+from towline.fix.requests import advised, check_of, errand_of, instruction_in, replacing
 
 REPO = "octo-org/app"
 RULES = FixRules(

@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from towline.fix.publish import (body_of, checks_of, commit_message, title_of)
-from towline.fix.model import (Advisory, Errand, FixPolicy, RunRecord, StageRecord, branch_of, cooling_us, digest_of, filled, subject_of)
+from towline.fix.model import (
+    Advisory,
+    Errand,
+    FixPolicy,
+    RunRecord,
+    StageRecord,
+    branch_of,
+    cooling_us,
+    digest_of,
+    filled,
+    subject_of,
+)
+from towline.fix.publish import body_of, checks_of, commit_message, title_of
 
 KEY = "0123456789abcdef" * 4
 SECOND = 1_000_000

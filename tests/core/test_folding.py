@@ -30,10 +30,10 @@ from tests.core.pull_words import (
     snapshot,
     suite,
 )
-from towline.events import (Actor, Event)
+from towline.events import Actor, Event
+from towline.pulls.apply_event import facts_of, fold
 from towline.pulls.facts import Facts
-from towline.pulls.apply_event import (facts_of, fold)
-from towline.pulls.signals import (Signal, Signals)
+from towline.pulls.signals import Signal, Signals
 
 SIGNALS = Signals()
 POLICY_BOT = Actor("policy[bot]", "bot")

@@ -17,8 +17,8 @@ from tests.core.pull_words import (
     policy,
     snapshot,
 )
-from towline.pulls.drift import correct
 from towline.events import CheckChanged
+from towline.pulls.drift import correct
 from towline.pulls.lifecycle import State
 from towline.pulls.transitions import decide
 

@@ -22,12 +22,11 @@ from tests.core.pull_words import (
     review,
     told,
 )
-from towline.events import (Actor, Event)
-from towline.pulls.transitions import doubted_since
+from towline.events import Actor, Event
 from towline.pulls.lifecycle import State
-from towline.pulls.signals import (Signal, Signals)
+from towline.pulls.signals import Signal, Signals
 from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline.pulls.transitions import decide
+from towline.pulls.transitions import decide, doubted_since
 
 BOT = Actor("merge[bot]", "bot")
 SIGNALS = Signals(

@@ -22,15 +22,14 @@ from tests.core.pull_words import (
     suite,
     told,
 )
-from towline.pulls.budgets import (STRATEGIES, Strategy, oscillates)
+from towline.events import CheckChanged, Event
+from towline.pulls.budgets import STRATEGIES, Strategy, oscillates
 from towline.pulls.drift import correct
-from towline.events import (CheckChanged, Event)
-from towline.pulls.transitions import Context
 from towline.pulls.lifecycle import State
 from towline.pulls.model import PullRecord
 from towline.pulls.signals import Signals
+from towline.pulls.transitions import Context, decide
 from towline.reconciler.decision import history_of
-from towline.pulls.transitions import decide
 
 GREEN = check("success")
 USED: dict[Strategy, int] = dict.fromkeys(STRATEGIES, 1)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from towline.pulls.lifecycle import (STATES, TERMINAL, WAITING_FOR, Happening, State, diagram, move)
+from towline.pulls.lifecycle import STATES, TERMINAL, WAITING_FOR, Happening, State, diagram, move
 
 LIVE: list[State] = [state for state in STATES if state not in TERMINAL]
 HAPPENINGS: list[Happening] = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from towline.reconciler.observe_score import (OBSERVED, Agreed, add_log, compare)
 from towline.pulls.model import PullEvent
+from towline.reconciler.observe_score import OBSERVED, Agreed, add_log, compare
 
 HOUR = 3_600_000_000
 

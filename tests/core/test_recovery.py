@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline_once import keys
 from towline.forges import delivery_log
-from towline.forges.delivery_log import (HOUR_US, Entry, Hook, HourCounts, Limits, Mark)
-from towline_once.errors import Rejected
+from towline.forges.delivery_log import HOUR_US, Entry, Hook, HourCounts, Limits, Mark
 from towline.inbox.sources import SOURCES
+from towline_once import keys
+from towline_once.errors import Rejected
 
 MINUTE = 60_000_000
 NOON = 500_000 * HOUR_US
@@ -152,7 +152,9 @@ def test_a_mark_survives_being_written() -> None:
     assert delivery_log.mark_from(delivery_log.mark_text(mark)) == mark
 
 
-@pytest.mark.parametrize("hook", [delivery_log.repo_hook("acme/app:17"), delivery_log.app_hook("42")])
+@pytest.mark.parametrize(
+    "hook", [delivery_log.repo_hook("acme/app:17"), delivery_log.app_hook("42")]
+)
 def test_the_source_reads_the_same_key_from_the_headers(hook: Hook) -> None:
     """A delivery from the log has the key that its webhook had, or would have had."""
     headers = hook.headers("guid-1", "push")

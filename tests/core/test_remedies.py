@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from towline.pulls.budgets import (STRATEGIES, Strategy)
-from towline.pulls.facts import (CheckFact, Facts)
-from towline.remediation.strategies import (REMEDIES, filled, judged, needless, target_of, trace)
-from towline.pulls.signals import (Signals, Trigger)
+from towline.pulls.budgets import STRATEGIES, Strategy
+from towline.pulls.facts import CheckFact, Facts
+from towline.pulls.signals import Signals, Trigger
+from towline.remediation.strategies import REMEDIES, filled, judged, needless, target_of, trace
 
 PASSED = CheckFact(status="completed", conclusion="success", at=1.0)
 FAILED = CheckFact(status="completed", conclusion="failure", at=1.0, run_id="7", attempt=1)

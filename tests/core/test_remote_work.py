@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from towline import payload_hash
-from towline.submit.rules import (BadDigest, Claim, Failure, Renewal, read_claim, read_completion, read_failure, read_renewal, sealed)
+from towline.submit.rules import (
+    BadDigest,
+    Claim,
+    Failure,
+    Renewal,
+    read_claim,
+    read_completion,
+    read_failure,
+    read_renewal,
+    sealed,
+)
 from towline_once.errors import Rejected
 
 HOUR = 3_600_000_000

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline.fix.fixers.pip_audit_report import (Vulnerable, needed_versions)
-from towline.fix.fixers.requirement_specs import (raised, version_of)
-from towline.fix.fixers.requirements_files import (bump, exact_pins, is_requirements_file)
+from towline.fix.fixers.pip_audit_report import Vulnerable, needed_versions
+from towline.fix.fixers.requirement_specs import raised, version_of
+from towline.fix.fixers.requirements_files import bump, exact_pins, is_requirements_file
 from towline_once.errors import Rejected
 
 FIXED = "2.5.1"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from towline.jobs.model import (Candidate, allot)
-from towline.jobs.model import (Backoff, after_failure, after_lost_lease)
+from towline.jobs.model import Backoff, Candidate, after_failure, after_lost_lease, allot
 
 BACKOFF = Backoff(30, 600)
 

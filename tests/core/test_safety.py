@@ -9,8 +9,7 @@ import pytest
 
 from tests.fixers.workshop import Tree
 from towline.fix.model import FixPolicy
-from towline.fix.safety import (matches, trick)
-from towline.fix.safety import (Finding, check_patch, refusal)
+from towline.fix.safety import Finding, check_patch, matches, refusal, trick
 
 POLICY = FixPolicy()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towline.fix.fixers.pip_audit_report import needed_versions
-from towline.fix.scanners import (ScanFinding, bandit_unread, new_findings, read_bandit, read_sarif)
+from towline.fix.scanners import ScanFinding, bandit_unread, new_findings, read_bandit, read_sarif
 from towline.fix.secret_patterns import secrets_in
 from towline_once.errors import Rejected
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from towline.events import (CheckChanged, CommandGiven, Commented, Event, InstallationChanged, IssueChanged, MergeGroupChanged, Pinged, PullRequestChanged, Pushed, ReviewSubmitted, Ticked)
+from towline.events import (
+    CheckChanged,
+    CommandGiven,
+    Commented,
+    Event,
+    InstallationChanged,
+    IssueChanged,
+    MergeGroupChanged,
+    Pinged,
+    PullRequestChanged,
+    Pushed,
+    ReviewSubmitted,
+    Ticked,
+)
 from towline.inbox.ingest import subject_of
 
 SHA, OTHER = "a" * 40, "b" * 40

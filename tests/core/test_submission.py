@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from towline import payload_hash
 from towline.jobs.ids import ordered_uuid
-from towline.submit.rules import (Keep, Load, LoadLimits, Standing, cached_result, decide, pressure, read_submission, shown, status_of)
+from towline.submit.rules import (
+    Keep,
+    Load,
+    LoadLimits,
+    Standing,
+    cached_result,
+    decide,
+    pressure,
+    read_submission,
+    shown,
+    status_of,
+)
 from towline_once.errors import Rejected
 
 KEEP = Keep(completed_us=86_400, failed_us=3_600)

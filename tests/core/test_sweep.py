@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 
 from tests.core.pull_words import CONTEXT, START_US, check, new_record, snapshot
-from towline.pulls.budgets import (MAX_TRIES, none_used, spent)
-from towline.reconciler.rules import (Case, Diagnosis, Finding)
+from towline.pulls.budgets import MAX_TRIES, none_used, spent
 from towline.pulls.facts import Facts
 from towline.pulls.lifecycle import State
 from towline.pulls.model import PullEvent
-from towline.reconciler.decision import (MOST_UNANSWERED, as_stored, case_of, corrected_by, diagnosed, given_up, history_of)
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.reconciler.decision import (
+    MOST_UNANSWERED,
+    as_stored,
+    case_of,
+    corrected_by,
+    diagnosed,
+    given_up,
+    history_of,
+)
+from towline.reconciler.rules import Case, Diagnosis, Finding
 
 NOW = 1_000_000.0
 

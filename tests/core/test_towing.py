@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.pull_words import BOT, PERSON, pull
 from towline.events import Actor
+from towline.pulls.selection import is_person, is_towed, same_login, vulnerability_of
 from towline.pulls.signals import Towing
-from towline.pulls.selection import (is_person, is_towed, same_login, vulnerability_of)
 
 TOWING = Towing(
     authors=frozenset({"dependabot[bot]"}),

@@ -31,10 +31,10 @@ from tests.core.pull_words import (
     suite,
     told,
 )
-from towline.pulls.budgets import (STRATEGIES, Strategy, none_used)
-from towline.events import (Actor, Event, PullRequestChanged)
-from towline.pulls.lifecycle import (PAST_CHECKS, STATES, TERMINAL, State)
-from towline.pulls.transitions import (KEPT_STATES, decide)
+from towline.events import Actor, Event, PullRequestChanged
+from towline.pulls.budgets import STRATEGIES, Strategy, none_used
+from towline.pulls.lifecycle import PAST_CHECKS, STATES, TERMINAL, State
+from towline.pulls.transitions import KEPT_STATES, decide
 
 LIVE = [state for state in STATES if state not in TERMINAL]
 GREEN, RED = check("success"), check("failure", summary="AssertionError")

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towline.forges.polling import (FARTHEST_BACK_US, Mark, advanced, advanced_to, believed, first_mark, mark_from, mark_text, next_since, pause_seconds, read_since, went_too_far_back)
+from towline.forges.polling import (
+    FARTHEST_BACK_US,
+    Mark,
+    advanced,
+    advanced_to,
+    believed,
+    first_mark,
+    mark_from,
+    mark_text,
+    next_since,
+    pause_seconds,
+    read_since,
+    went_too_far_back,
+)
 
 MOMENTS = st.integers(min_value=0, max_value=10**16)
 

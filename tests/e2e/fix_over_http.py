@@ -13,11 +13,11 @@ from typing import Any
 from tests.e2e.tow_over_http import OURS, REPO, Place
 from tests.hook_world import SECRET, TOKEN
 from tests.web.asgi_client import DEADLINE
-from towline.forges.github.forge import GitHubForge
-from towline.forges.base import (NewPull, Opened)
 from towline.app.tow import Outside
+from towline.forges.base import NewPull, Opened
+from towline.forges.github.forge import GitHubForge
 from towline_sim.actors.scenario import AUTHOR
-from towline_sim.github.webhooks import (headers_of, target_of)
+from towline_sim.github.webhooks import headers_of, target_of
 
 TOW = "tow"
 KEY = "towline-key-of-the-tests"

@@ -20,8 +20,8 @@ from tests.e2e.tow_over_http import (
 )
 from towline_sim.actors.base import Habit
 from towline_sim.actors.ci import Fate
-from towline_sim.github.entities import Comment
 from towline_sim.actors.scenario import Customs
+from towline_sim.github.entities import Comment
 
 DEVELOPER = "octocat"
 BROKEN = Customs(jenkins={"transient": 1.0})

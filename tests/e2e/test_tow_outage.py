@@ -10,10 +10,10 @@ import pytest
 from tests.e2e.tow_over_http import HOUR, JOB, MINUTE, REPO, Place, of_type, told, towing, used
 from towline.remediation.breakers import GLOBAL
 from towline_sim.actors.base import Habit
+from towline_sim.actors.scenario import Customs
 from towline_sim.github.fault_dice import Outage
 from towline_sim.github.faults import HttpFault
 from towline_sim.jenkins import Outage as Silence
-from towline_sim.actors.scenario import Customs
 
 pytestmark = pytest.mark.slow
 

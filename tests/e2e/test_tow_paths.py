@@ -23,7 +23,7 @@ from towline.remediation.strategies import CLOSING_TEXT
 from towline_sim.actors.base import Habit
 from towline_sim.actors.bots import Ruling
 from towline_sim.actors.ci import Fate
-from towline_sim.actors.scenario import (AUTHOR, Customs)
+from towline_sim.actors.scenario import AUTHOR, Customs
 
 DAY_US = 24 * 3600 * 1_000_000
 TO_MERGED = ["POLICY_STARTED", "POLICY_PASSED", "APPROVAL_GRANTED", "MERGE_SUCCEEDED"]

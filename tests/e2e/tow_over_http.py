@@ -21,20 +21,19 @@ from tests.hook_world import SECRET, TOKEN
 from tests.hook_world import served as forge_served
 from tests.sim.github_server import Receiver
 from tests.web.front_door import served, until
-from towline.integrations.jenkins.ci import JenkinsCi
-from towline.cli.serve import guarded
-from towline.forges.github.forge import GitHubForge
-from towline.jobs.model import (OWN_QUEUE, JobRecord)
 from towline.app.service import Service
 from towline.app.tow import Outside
 from towline.app.web import apps_of
+from towline.cli.serve import guarded
 from towline.config import Settings
+from towline.forges.github.forge import GitHubForge
+from towline.integrations.jenkins.ci import JenkinsCi
+from towline.jobs.model import OWN_QUEUE, JobRecord
+from towline_sim.actors.scenario import AUTHOR, JENKINS, JOBS, POLICY, Customs, Town
 from towline_sim.github.entities import Pull
-from towline_sim.github.server import GitHubSim
 from towline_sim.github.limits import Limits
-from towline_sim.jenkins import (JenkinsWorld, SimBuild)
-from towline_sim.jenkins import JenkinsSim
-from towline_sim.actors.scenario import (AUTHOR, JENKINS, JOBS, POLICY, Customs, Town)
+from towline_sim.github.server import GitHubSim
+from towline_sim.jenkins import JenkinsSim, JenkinsWorld, SimBuild
 
 REPO = "octo-org/app"
 OURS = "towline-bot"

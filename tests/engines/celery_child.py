@@ -15,15 +15,14 @@ from typing import Any
 
 import asyncpg
 
-from towline.jobs.model import Backoff
 from towline.jobs.celery import CeleryBell
 from towline.jobs.celery_worker import CeleryWorker
-from towline_once.errors import Transient
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.jobs.model import Claimed
-from towline_once.clock import SystemClock
+from towline.jobs.model import Backoff, Claimed
+from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import SqlJobs
 from towline_once.backends import database_for
+from towline_once.clock import SystemClock
+from towline_once.errors import Transient
 
 TABLES = """
 CREATE TABLE starts (job_id text, attempt int, pid int, at timestamptz DEFAULT clock_timestamp());

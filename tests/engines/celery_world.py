@@ -18,11 +18,11 @@ import asyncpg
 
 from tests.engines.celery_child import TABLES
 from towline.jobs.celery import CeleryBell
-from towline.upkeep.reaper import Reaper
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import SqlJobs
-from towline_once.db.statement import Database
+from towline.upkeep.reaper import Reaper
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0

@@ -15,7 +15,7 @@ import redis
 
 from tests.engines.celery_world import World, alongside, some, world
 from tests.servers import RedisServer
-from towline.jobs.celery import (QUEUE, TASK, CeleryBell, celery_app)
+from towline.jobs.celery import QUEUE, TASK, CeleryBell, celery_app
 from towline.jobs.model import NewJob
 
 EFFECTS = "SELECT count(*) FROM effects"

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.clocks import ManualClock
-from towline.jobs.model import Backoff
-from towline.jobs.embedded import Crowd
-from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob)
-from towline_once.clock import SystemClock
+from towline.jobs.embedded import Crowd, EmbeddedWorker, ShoutingBell
+from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, NewJob
+from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import SqlJobs
 from towline_once.backends import database_for
+from towline_once.clock import SystemClock
 
 LOOK = 0.2
 HANDS = 32

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tests.engines.celery_world import some
-from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
+from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.jobs.store import SqlJobs
-from towline_once.db.statement import Database
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 NOTHING = ""
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.faults.calls import handles_on
 from towline import Transient, Unavailable
-from towline_once.db import sqlite_driver
 from towline_once.clock import SystemClock
-from towline_once.db.statement import Statement
+from towline_once.db import sqlite_driver
 from towline_once.db.sqlite import Sqlite
-from towline_once.db.sqlite_driver import (has_wal_reset_bug, sqlite3)
+from towline_once.db.sqlite_driver import has_wal_reset_bug, sqlite3
+from towline_once.db.statement import Statement
 
 TIMEOUT = 1.0
 SLACK = 2.0

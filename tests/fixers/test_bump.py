@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.fix.model import (Advisory, Command, Errand)
-from towline_once.errors import (Definitive, Transient)
-from towline.fix.fixers.bump import build
-from towline.fix.fixers.config import (PIP_AUDIT, FixerConfig)
 from towline.fix.fixers.base import Plan
+from towline.fix.fixers.bump import build
+from towline.fix.fixers.config import PIP_AUDIT, FixerConfig
+from towline.fix.model import Advisory, Command, Errand
+from towline_once.errors import Definitive, Transient
 
 AUDIT = """
 import json

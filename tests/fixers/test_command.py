@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.fix.model import (Advisory, Command, Errand)
-from towline_once.errors import (Definitive, Rejected, Transient)
-from towline.fix.fixers.command import (CommandFixer, build)
-from towline.fix.fixers.config import (AgentConfig, FixerConfig)
 from towline.fix.fixers.base import Plan
+from towline.fix.fixers.command import CommandFixer, build
+from towline.fix.fixers.config import AgentConfig, FixerConfig
+from towline.fix.model import Advisory, Command, Errand
 from towline.sandbox.base import Ran
+from towline_once.errors import Definitive, Rejected, Transient
 
 PLAN = Plan(
     Errand(

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import Tree
-from towline.fix.model import (Command, Errand, FixPolicy, RunRecord)
-from towline_once.errors import Transient
-from towline.fix.fixers.command import CommandFixer
-from towline.fix.fixers.config import (AgentConfig, FixerConfig)
-from towline.fix.fixers.ruff import build
-from towline.fix.checks import (Safety, Scans, Validation)
 from towline.fix.attempt import Attempt
+from towline.fix.checks import Safety, Scans, Validation
 from towline.fix.fixers.base import Plan
+from towline.fix.fixers.command import CommandFixer
+from towline.fix.fixers.config import AgentConfig, FixerConfig
+from towline.fix.fixers.ruff import build
+from towline.fix.model import Command, Errand, FixPolicy, RunRecord
 from towline.sandbox.base import Sandbox
 from towline.sandbox.choice import Choice, MachineSandbox
+from towline_once.errors import Transient
 
 ERRAND = Errand(cause="failure", forge="github", repo="octo-org/app", base_ref="main", check="lint")
 PLAN = Plan(ERRAND, "ruff", "lint failed", "it fits", "a.py:1:8: F401 [*] `os` imported\n")

@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.fix.model import Errand
-from towline.fix.fixers.llm import diff_in
-from towline.fix.fixers.llm import (files_named, prompt_for)
-from towline_once.errors import (Definitive, Rejected, Transient)
-from towline.fix.fixers.config import (FixerConfig, LlmConfig, Provider)
-from towline.fix.fixers.llm import build
 from towline.fix.fixers.base import Plan
+from towline.fix.fixers.config import FixerConfig, LlmConfig, Provider
+from towline.fix.fixers.llm import build, diff_in, files_named, prompt_for
+from towline.fix.model import Errand
+from towline_once.errors import Definitive, Rejected, Transient
 
 KEY = "sk-very-secret-1234567890"
 ERRAND = Errand(

@@ -6,9 +6,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from towline.fix.fixers.config import FixerConfig
-from towline.fix.fixers import (GROUP, load_fixers)
+from towline.fix.fixers import GROUP, load_fixers
 from towline.fix.fixers.base import Fixer
+from towline.fix.fixers.config import FixerConfig
 
 
 def point(name: str, value: str) -> EntryPoint:

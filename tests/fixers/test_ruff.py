@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.fix.model import Errand
-from towline_once.errors import (Definitive, Transient)
+from towline.fix.fixers.base import Plan
 from towline.fix.fixers.config import FixerConfig
 from towline.fix.fixers.ruff import build
-from towline.fix.fixers.base import Plan
+from towline.fix.model import Errand
 from towline.sandbox.base import Ran
+from towline_once.errors import Definitive, Transient
 
 SETTINGS = "[tool.ruff.lint]\nselect = ['F', 'I']\n"
 UNUSED = "import os\nimport sys\n\nprint(sys.argv)\n"

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from towline.sandbox.base import Limits, Ran
 from towline_once.errors import Rejected
-from towline.sandbox.base import (Limits, Ran)
 
 _GIT = ("git", "-c", "user.name=octocat", "-c", "user.email=octocat@example.test")
 _QUIET = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}

@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.clocks import ManualClock
 from tests.sources.samples import OLD_SECRET, SECRET, github_headers
-from towline.fix.model import (FixPolicy, FixRules)
-from towline_once.coordination.rate_limit import per_minute
+from towline.fix.model import FixPolicy, FixRules
 from towline.fix.starter import StartReader
-from towline.inbox.ingest import (Ingest, Receipt, Sender)
-from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, Wish)
+from towline.inbox.ingest import Ingest, Receipt, Sender
 from towline.inbox.sources import SOURCES
 from towline.inbox.store import SqlInbox
+from towline.jobs.model import OWN_QUEUE, Claimed, JobRecord, Wish
 from towline.jobs.store import SqlJobs
+from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
 
 MINUTE_US = 60_000_000

@@ -8,8 +8,8 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.jobs.store import SqlJobs
-from towline_once.db.statement import Database
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 
 @pytest.fixture

@@ -16,24 +16,23 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.flow.fix_world import REPO, Nowhere, World
+from towline.events import CheckChanged
+from towline.fix.model import FixPolicy, FixRules, RunRecord, Stage
+from towline.fix.pipeline import FixHandler, FixParts
+from towline.fix.plan import Patcher, Planner
+from towline.fix.publish import Publishing
+from towline.fix.requests import errand_of
+from towline.fix.starter import FIX, FixStarter
+from towline.fix.store import SqlRuns
+from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, JobRecord, Wish
+from towline.jobs.runner import Crew, WorkRules
+from towline.jobs.store import SqlJobs
+from towline.sandbox.base import Sandbox
 from towline_once.arguments import name_of
+from towline_once.backends import Backend, backend_over, database_for
 from towline_once.coordination.lease import Lease
 from towline_once.coordination.locks import LockService
-from towline.events import CheckChanged
-from towline.fix.requests import errand_of
-from towline.fix.model import (FixPolicy, FixRules, RunRecord, Stage)
-from towline.jobs.model import Backoff
-from towline.fix.pipeline import (FixHandler, FixParts)
-from towline.fix.plan import (Patcher, Planner)
-from towline.fix.starter import (FIX, FixStarter)
-from towline.fix.publish import Publishing
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, Wish)
-from towline.sandbox.base import Sandbox
-from towline.jobs.store import SqlJobs
-from towline.fix.store import SqlRuns
 from towline_once.db.statement import Database
-from towline_once.backends import (Backend, backend_over, database_for)
 
 MINUTE_US = 60_000_000
 

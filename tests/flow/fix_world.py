@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from towline.events import (CheckChanged, PullRequestChanged)
+from towline.events import CheckChanged, PullRequestChanged
+from towline.fix.attempt import Attempt, StageEnd
+from towline.fix.fixers.base import FixerReport, Plan
 from towline.fix.model import Errand
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline_once.errors import Rejected
-from towline.fix.attempt import (Attempt, StageEnd)
-from towline.fix.fixers.base import (FixerReport, Plan)
-from towline.forges.base import (NewPull, Opened)
-from towline.sandbox.base import (Limits, Ran, Sandbox)
+from towline.forges.base import NewPull, Opened
+from towline.forges.snapshot import PullRef, Snapshot
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Limits, Ran, Sandbox
+from towline_once.errors import Rejected
 
 REPO = "octo-org/app"
 BROKEN = "app.py:1:1: F401 unused import\nFound 1 error."

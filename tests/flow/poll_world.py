@@ -12,31 +12,28 @@ from tests.flow.recovery_world import FOREVER_US, Crash, Quiet
 from tests.forges import gitlab_place
 from tests.hook_world import served
 from tests.sim import github_server
-from towline_once.coordination.sql import SqlDocuments
-from towline.events import (Commented, Event, IssueChanged)
-from towline_once.coordination.rate_limit import (Rate, Rates)
-from towline.forges.polling import (Mark, mark_from)
-from towline.inbox.dispatch import events_of_stored
-from towline.inbox.ingest import (Ingest, Receipt)
-from towline.inbox.poll import (Pollers, PollReport, PollRules)
-from towline.inbox.poll_dedup import FirstTold
+from towline.events import Commented, Event, IssueChanged
+from towline.forges.delivery import Delivery
 from towline.forges.github.auth import Access
-from towline.forges.github.polling import GitHubPolling
 from towline.forges.github.client import github_client
+from towline.forges.github.polling import GitHubPolling
 from towline.forges.gitlab.client import GitLabApi
 from towline.forges.gitlab.polling import GitLabPolling
-from towline.integrations.jira.client import (Jira, JiraPolling)
-from towline_once.ports import Note
+from towline.forges.polling import Mark, Polled, mark_from
+from towline.inbox.dispatch import events_of_stored
+from towline.inbox.ingest import Ingest, Receipt
 from towline.inbox.model import Stored
-from towline.forges.polling import Polled
-from towline_sim.gitlab.server import GitLabFault
-from towline_sim.github.faults import HttpFault
-from towline_sim.jira import JiraWorld
-from towline_sim.jira import (JiraFault, JiraSim)
-from towline.forges.delivery import Delivery
+from towline.inbox.poll import Pollers, PollReport, PollRules
+from towline.inbox.poll_dedup import FirstTold, SqlOwners
 from towline.inbox.store import SqlInbox
+from towline.integrations.jira.client import Jira, JiraPolling
+from towline_once.coordination.rate_limit import Rate, Rates
+from towline_once.coordination.sql import SqlDocuments
 from towline_once.db.statement import Database
-from towline.inbox.poll_dedup import SqlOwners
+from towline_once.ports import Note
+from towline_sim.github.faults import HttpFault
+from towline_sim.gitlab.server import GitLabFault
+from towline_sim.jira import JiraFault, JiraSim, JiraWorld
 
 JIRA_TOKEN = "jira-simulated-token"
 

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clocks import ManualClock
-from towline_once.coordination.sql import SqlDocuments
-from towline.forges.delivery_log import (mark_from, repo_hook)
-from towline.inbox.ingest import (Ingest, Receipt)
-from towline.inbox.lost_deliveries import (HookReport, Recovery)
+from towline.forges.delivery_log import mark_from, repo_hook
 from towline.forges.github.delivery_log import GitHubHookLog
-from towline_once.ports import Document
+from towline.inbox.ingest import Ingest, Receipt
+from towline.inbox.lost_deliveries import HookReport, Recovery, SqlHookHours
 from towline.inbox.model import Stored
-from towline_sim.github.webhooks import (HookLogSim, SimDelivery, SimHook)
-from towline.inbox.lost_deliveries import SqlHookHours
 from towline.inbox.store import SqlInbox
+from towline_once.coordination.sql import SqlDocuments
+from towline_once.ports import Document
+from towline_sim.github.webhooks import HookLogSim, SimDelivery, SimHook
 
 APP = repo_hook("acme/app:17")
 LIB = repo_hook("acme/lib:18")

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from towline.submit.rules import (read_claim, read_completion, read_failure, read_renewal)
-from towline.submit.rules import (Keep, read_submission)
-from towline.submit.service import (Offer, Receipt, Submit, SubmitPolicy)
-from towline_once.ports import Clock
 from towline.jobs.model import Claimed
 from towline.jobs.store import SqlJobs
+from towline.submit.rules import (
+    Keep,
+    read_claim,
+    read_completion,
+    read_failure,
+    read_renewal,
+    read_submission,
+)
+from towline.submit.service import Offer, Receipt, Submit, SubmitPolicy
 from towline.submit.store import SqlRequests
 from towline_once.db.statement import Database
+from towline_once.ports import Clock
 
 DAY, HOUR = 86_400, 3_600
 KEEP = Keep(DAY * 1_000_000, HOUR * 1_000_000)

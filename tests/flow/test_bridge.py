@@ -9,10 +9,9 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig, policy
 from towline.forges.snapshot import PullRef
-from towline.pulls.command_rules import (NotNow, UnknownCommand, UnknownPull)
-from towline_sim.github.fault_dice import Outage
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice)
+from towline.pulls.command_rules import NotNow, UnknownCommand, UnknownPull
 from towline_once.db.statement import Database
+from towline_sim.github.fault_dice import ApiFaults, FaultDice, Outage
 
 MINUTES = 60.0
 TEST_LOG = "E   AssertionError: assert 1 == 2\n=== 1 failed, 12 passed in 3.2s ===\n"

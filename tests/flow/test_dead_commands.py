@@ -10,16 +10,14 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.mortal import Died, Mortal
 from tests.flow.tow_rig import REPO, Rig
-from towline.jobs.model import Backoff
-from towline.forges.snapshot import PullRef
-from towline.commands.failure_notices import (MOST_ATTEMPTS, MOST_TRIES)
-from towline.upkeep.reaper import Reaper
-from towline.jobs.runner import (Crew, WorkRules)
+from towline.commands.failure_notices import MOST_ATTEMPTS, MOST_TRIES
 from towline.forges.delivery_log import ForgeUnavailable
-from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, Wish)
-from towline_sim.github.fault_dice import Outage
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice)
+from towline.forges.snapshot import PullRef
+from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, JobRecord, Wish
+from towline.jobs.runner import Crew, WorkRules
+from towline.upkeep.reaper import Reaper
 from towline_once.db.statement import Database
+from towline_sim.github.fault_dice import ApiFaults, FaultDice, Outage
 
 MINUTES = 60.0
 LEASE = 60.0

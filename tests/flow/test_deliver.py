@@ -11,14 +11,13 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.arrivals import Desk, check, comment
 from tests.sources.samples import GUID, SIGNERS, slack_headers
-from towline.events import (CheckChanged, Commented, Event)
-from towline.jobs.model import Backoff
-from towline_once.errors import (Definitive, Transient)
-from towline.inbox.dispatch import (DeliveryHandler, Track, events_of_stored, payload_of)
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.inbox.model import (Arrival, Stored)
-from towline.jobs.model import (OWN_QUEUE, JobRecord, NewJob)
+from towline.events import CheckChanged, Commented, Event
+from towline.inbox.dispatch import DeliveryHandler, Track, events_of_stored, payload_of
+from towline.inbox.model import Arrival, Stored
+from towline.jobs.model import OWN_QUEUE, Backoff, JobRecord, NewJob
+from towline.jobs.runner import Crew, WorkRules
 from towline_once.db.statement import Database
+from towline_once.errors import Definitive, Transient
 
 SHA = "a" * 40
 

@@ -6,9 +6,8 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig
-from towline_sim.github.fault_dice import Outage
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice, HookFaults)
 from towline_once.db.statement import Database
+from towline_sim.github.fault_dice import ApiFaults, FaultDice, HookFaults, Outage
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig
 from towline.forges.snapshot import PullRef
-from towline_once.errors import (MissingExtra, Rejected, Unavailable)
 from towline.integrations.notify import AppriseNotifier
-from towline.jobs.model import (OWN_QUEUE, Wish)
+from towline.jobs.model import OWN_QUEUE, Wish
 from towline_once.db.statement import Database
+from towline_once.errors import MissingExtra, Rejected, Unavailable
 
 MINUTES = 60.0
 TEST_LOG = "E   AssertionError: assert 1 == 2\n=== 1 failed, 12 passed in 3.2s ===\n"

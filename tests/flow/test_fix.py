@@ -10,11 +10,11 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Rig, counted, rig_at
 from tests.flow.fix_world import BROKEN, REPO
-from towline.fix.model import STAGES
-from towline_once.errors import (Definitive, Unavailable)
 from towline.fix.attempt import StageEnd
+from towline.fix.model import STAGES
 from towline.fix.starter import run_job
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline_once.errors import Definitive, Unavailable
 
 
 @pytest.fixture

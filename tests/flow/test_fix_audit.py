@@ -14,24 +14,22 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.fixers.workshop import Tree
-from towline.fix.requests import advised
-from towline.fix.model import (Command, FixPolicy, FixRules)
-from towline.fix.fixers.pip_audit_report import advisories_in
-from towline.jobs.model import Backoff
-from towline_once.coordination.rate_limit import per_minute
+from towline.fix.audit_schedule import AUDIT, AuditHandler, AuditStarter, schedules_of
 from towline.fix.fixers.pip_audit import PipAudit
-from towline.inbox.dispatch import DeliveryHandler
-from towline.fix.audit_schedule import (AUDIT, AuditHandler, AuditStarter, schedules_of)
+from towline.fix.fixers.pip_audit_report import advisories_in
+from towline.fix.model import Command, FixPolicy, FixRules
+from towline.fix.requests import advised
 from towline.fix.starter import FixStarter
-from towline.inbox.ingest import (DELIVERY, Ingest)
-from towline.inbox.schedules import Schedules
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.jobs.model import (OWN_QUEUE, JobRecord, Wish)
-from towline.sandbox.choice import MachineSandbox
-from towline.inbox.store import SqlInbox
-from towline.jobs.store import SqlJobs
 from towline.fix.store import SqlRuns
-from towline.inbox.schedules import SqlSchedules
+from towline.inbox.dispatch import DeliveryHandler
+from towline.inbox.ingest import DELIVERY, Ingest
+from towline.inbox.schedules import Schedules, SqlSchedules
+from towline.inbox.store import SqlInbox
+from towline.jobs.model import OWN_QUEUE, Backoff, JobRecord, Wish
+from towline.jobs.runner import Crew, WorkRules
+from towline.jobs.store import SqlJobs
+from towline.sandbox.choice import MachineSandbox
+from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
 from towline_once.metrics import audit_to_log
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
-from towline.fix.model import (BANDIT, AllowedLine, Command, Errand, FixPolicy, RunRecord)
-from towline_once.errors import Transient
-from towline.fix.checks import (Safety, Scans, Validation)
 from towline.fix.attempt import Attempt
+from towline.fix.checks import Safety, Scans, Validation
+from towline.fix.model import BANDIT, AllowedLine, Command, Errand, FixPolicy, RunRecord
 from towline.sandbox.base import Ran
+from towline_once.errors import Transient
 
 ERRAND = Errand(cause="failure", forge="github", repo="octo-org/app", base_ref="main")
 RUN = RunRecord(

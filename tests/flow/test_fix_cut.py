@@ -9,12 +9,12 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Cut, Fuse, Rig
 from tests.flow.fix_world import REPO, World
-from towline.events import (Actor, Commented)
+from towline.events import Actor, Commented
+from towline.fix.model import STAGES, RunRecord
 from towline.fix.requests import errand_of
-from towline.fix.model import (STAGES, RunRecord)
 from towline.git.workspace import BranchMoved
-from towline_once.db.statement import Database
 from towline_once.backends import backend_over
+from towline_once.db.statement import Database
 
 
 def process(

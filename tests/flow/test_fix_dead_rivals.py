@@ -12,8 +12,8 @@ from tests.flow.fix_rig import MINUTE_US, Cut, Fuse, Rig
 from tests.flow.fix_world import World
 from towline.fix.model import RunRecord
 from towline.jobs.model import Claimed
-from towline_once.db.statement import Database
 from towline_once.backends import backend_over
+from towline_once.db.statement import Database
 
 MINUTES = 7
 """Five without a sign of life, one until that is seen, one until the other looks again."""

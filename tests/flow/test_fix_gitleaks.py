@@ -13,11 +13,11 @@ import pytest
 
 from tests.fixers.workshop import BareSandbox, Tree
 from tests.flow.test_fix_checks import TOKEN, attempt_for
-from towline.fix.model import (AllowedLine, FixPolicy)
-from towline_once.errors import Transient
 from towline.fix.checks import Safety
+from towline.fix.model import AllowedLine, FixPolicy
 from towline.sandbox.base import Ran
 from towline.sandbox.choice import Choice
+from towline_once.errors import Transient
 
 # It takes the words that gitleaks' README documents, and finds "hunter" and what follows it.
 PROGRAM = r"""

@@ -10,12 +10,12 @@ import pytest
 
 from tests.flow.fix_rig import Rig, rig_at
 from tests.flow.fix_world import Nowhere
-from towline.fix.model import (STAGES, Command, RunRecord)
-from towline_once.errors import NotIsolated
+from towline.fix.fixers.base import FixerReport, Plan
+from towline.fix.model import STAGES, Command, RunRecord
 from towline.fix.starter import run_job
-from towline.fix.fixers.base import (FixerReport, Plan)
-from towline.sandbox.base import (Limits, Ran, Sandbox)
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Limits, Ran, Sandbox
+from towline_once.errors import NotIsolated
 
 TESTS = Command(name="tests", argv=("make", "test"))
 REFUSAL = "this machine cannot isolate code: install bubblewrap; then unblock the run"

@@ -11,10 +11,10 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.fix_rig import Fuse, Rig, counted, rig_at
 from tests.flow.fix_world import REPO
-from towline_once.errors import (Transient, Unavailable)
 from towline.fix.attempt import StageEnd
 from towline.fix.starter import run_job
-from towline_once.backends import (Backend, backend_for)
+from towline_once.backends import Backend, backend_for
+from towline_once.errors import Transient, Unavailable
 
 
 @pytest.fixture

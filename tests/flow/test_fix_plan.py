@@ -10,8 +10,8 @@ import pytest
 
 from tests.flow.fix_rig import Rig, failed_check, rig_at
 from tests.flow.fix_world import BROKEN, REPO
-from towline.events import (Actor, Commented, Event)
-from towline.fix.model import (FixRules, IssueRule, RunRecord)
+from towline.events import Actor, Commented, Event
+from towline.fix.model import FixRules, IssueRule, RunRecord
 from towline.fix.starter import FixStarter
 from towline.forges.delivery_log import ForgeRefused
 from towline.inbox.model import Stored

@@ -13,26 +13,25 @@ import pytest
 from tests.flow.fix_rig import MINUTE_US, Cut, Fuse, Fused, FusedLocks
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
 from towline.events import CheckChanged
-from towline.fix.requests import errand_of
-from towline.fix.model import (STAGES, Command, FixPolicy, FixRules, RunRecord)
-from towline.jobs.model import Backoff
-from towline.fix.fixers.config import FixerConfig
+from towline.fix.checks import Safety, Scans, Validation
 from towline.fix.fixers import load_fixers
-from towline.fix.pipeline import (FixHandler, FixParts)
-from towline.fix.checks import (Safety, Scans, Validation)
-from towline.fix.plan import (Patcher, Planner)
-from towline.fix.starter import (FIX, FixStarter)
+from towline.fix.fixers.base import Fixer
+from towline.fix.fixers.config import FixerConfig
+from towline.fix.model import STAGES, Command, FixPolicy, FixRules, RunRecord
+from towline.fix.pipeline import FixHandler, FixParts
+from towline.fix.plan import Patcher, Planner
 from towline.fix.publish import Publishing
-from towline.jobs.runner import (Crew, WorkRules)
+from towline.fix.requests import errand_of
+from towline.fix.starter import FIX, FixStarter
+from towline.fix.store import SqlRuns
 from towline.forges.github.forge import GitHubForge
 from towline.git.repository import GitRepositories
-from towline.fix.fixers.base import Fixer
-from towline.jobs.model import (OWN_QUEUE, Wish)
-from towline.sandbox.choice import Choice, MachineSandbox
+from towline.jobs.model import OWN_QUEUE, Backoff, Wish
+from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import SqlJobs
-from towline.fix.store import SqlRuns
+from towline.sandbox.choice import Choice, MachineSandbox
+from towline_once.backends import backend_over, database_for
 from towline_once.db.statement import Database
-from towline_once.backends import (backend_over, database_for)
 
 LOG = "src/app.py:1:8: F401 [*] `os` imported but unused\nFound 1 error.\n"
 

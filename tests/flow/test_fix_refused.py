@@ -8,8 +8,8 @@ from tests.clocks import ManualClock
 from tests.flow.fix_rig import Cut, Fuse, Rig
 from tests.flow.fix_world import World
 from towline.fix.attempt import StageEnd
-from towline_once.db.statement import Database
 from towline_once.backends import backend_over
+from towline_once.db.statement import Database
 
 
 async def test_a_refusal_is_not_asked_for_again(database: Database, clock: ManualClock) -> None:

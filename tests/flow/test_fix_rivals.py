@@ -11,11 +11,11 @@ from tests.clocks import ManualClock
 from tests.flow.fix_rig import Cut, Fuse, Rig
 from tests.flow.fix_world import REPO, World
 from towline.fix.model import RunRecord
-from towline_once.errors import (Rejected, Unavailable)
 from towline.fix.starter import run_job
-from towline.forges.base import (NewPull, Opened)
+from towline.forges.base import NewPull, Opened
+from towline_once.backends import backend_for, backend_over
 from towline_once.db.statement import Database
-from towline_once.backends import (backend_for, backend_over)
+from towline_once.errors import Rejected, Unavailable
 
 PROPOSE_SECONDS = 46
 """Then whoever died holds the right to propose no more, and still its job."""

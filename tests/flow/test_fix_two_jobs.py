@@ -12,8 +12,8 @@ from tests.flow.fix_rig import Rig
 from tests.flow.fix_world import REPO, World
 from towline.fix.model import RunRecord
 from towline.fix.starter import run_job
-from towline_once.db.statement import Database
 from towline_once.backends import backend_over
+from towline_once.db.statement import Database
 
 
 def process(database: Database, clock: ManualClock, world: World, **policy: Any) -> Rig:

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 import pytest
 
 from tests.clocks import ManualClock
-from towline_once.coordination.sql import SqlDocuments
-from towline_once.coordination.rate_limit import (Rates, Start, per_minute, rate_of)
-from towline.inbox.model import (Arrival, Taken)
-from towline_once.ports import Note
-from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
+from towline.inbox.model import Arrival, Taken
 from towline.inbox.store import SqlInbox
+from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.jobs.store import SqlJobs
+from towline_once.coordination.rate_limit import Rates, Start, per_minute, rate_of
+from towline_once.coordination.sql import SqlDocuments
 from towline_once.db.statement import Database
+from towline_once.ports import Note
 
 AT_ONCE = 5
 INTERVAL = 600.0

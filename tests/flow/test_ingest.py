@@ -16,9 +16,9 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.arrivals import Desk, check, comment
 from tests.sources.samples import SECRET, github_headers, shared_headers, slack_headers
+from towline.forges.delivery import BadSignature, Malformed, NoSecret
 from towline.inbox.dispatch import payload_of
-from towline.inbox.ingest import (Receipt, new_job_id, storable)
-from towline.forges.delivery import (BadSignature, Malformed, NoSecret)
+from towline.inbox.ingest import Receipt, new_job_id, storable
 from towline.integrations.scheduler import tick
 from towline_once.db.statement import Database
 

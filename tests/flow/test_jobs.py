@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob, Settlement, Wish)
+from towline.jobs.model import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
 from towline.jobs.store import SqlJobs
 from towline_once.db.statement import Database
 

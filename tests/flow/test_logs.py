@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.web.tow_plane import tow_plane_on
-from towline.pulls.store import whole_logs
-from towline.pulls.store import (Logged, LogPlace)
+from towline.pulls.store import Logged, LogPlace, whole_logs
 
 _OPENED = ("PR_OPENED", {"to": "CREATED"})
 _RUNS = ("CHECKS_STARTED", {"to": "CHECKS_RUNNING"})

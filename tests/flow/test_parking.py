@@ -26,18 +26,17 @@ from tests.core.pull_words import (
     review,
     snapshot,
 )
-from towline.events import (Commented, Event)
-from towline.pulls.transitions import Context
-from towline.pulls.signals import Towing
+from towline.events import Commented, Event
 from towline.forges.snapshot import PullRef
-from towline_once.errors import Transient
-from towline.pulls.tracker import Tracker
 from towline.inbox.model import Stored
-from towline.pulls.parking_store import Parked
 from towline.pulls.model import PullRecord
-from towline.pulls.parking_store import SqlParking
+from towline.pulls.parking_store import Parked, SqlParking
+from towline.pulls.signals import Towing
 from towline.pulls.store import SqlPulls
-from towline_once.db.statement import (Database, Statement)
+from towline.pulls.tracker import Tracker
+from towline.pulls.transitions import Context
+from towline_once.db.statement import Database, Statement
+from towline_once.errors import Transient
 
 COUNT = Statement(
     "count parked", {"unused": "bigint"}, "SELECT count(*) FROM towline_parked", writes=False

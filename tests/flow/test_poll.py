@@ -14,14 +14,14 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.poll_world import SCENES, GitLabScene, PollWorld, gitlab_scene
 from tests.flow.recovery_world import Crash
-from towline_once.errors import Unavailable
 from towline.inbox.ingest import DELIVERY
-from towline.inbox.poll import (PollReport, PollRules)
-from towline.upkeep.periodic import Chore
-from towline.jobs.model import (OWN_QUEUE, Wish)
-from towline_sim.gitlab.server import GitLabFault
+from towline.inbox.poll import PollReport, PollRules
+from towline.jobs.model import OWN_QUEUE, Wish
 from towline.jobs.store import SqlJobs
-from towline_once.db.statement import (Database, Statement)
+from towline.upkeep.periodic import Chore
+from towline_once.db.statement import Database, Statement
+from towline_once.errors import Unavailable
+from towline_sim.gitlab.server import GitLabFault
 
 FORGET = Statement(
     "forget a watermark",

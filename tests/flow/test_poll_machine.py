@@ -21,11 +21,11 @@ from tests.clocks import ManualClock
 from tests.flow.poll_world import GitLabScene, PollWorld, gitlab_scene
 from tests.flow.recovery_world import Crash
 from tests.forges.gitlab_place import TOKEN
-from towline.inbox.poll import PollRules
 from towline.forges.gitlab.client import GitLabApi
 from towline.forges.gitlab.polling import GitLabPolling
-from towline_once.db.statement import Database
+from towline.inbox.poll import PollRules
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 EXAMPLES, STEPS = 25, 40
 OVERLAP = 120

@@ -11,18 +11,17 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.poll_world import GitLabScene, JiraScene, PollWorld, gitlab_scene, jira_scene
 from tests.forges.gitlab_place import REPO
-from towline.events import (Commented, Pushed)
-from towline.pulls.transitions import Context
-from towline.pulls.signals import Towing
+from towline.events import Commented, Pushed
 from towline.inbox.dispatch import events_of_stored
-from towline.inbox.poll_dedup import (FirstTold, thing_of)
-from towline.pulls.tracker import Tracker
 from towline.inbox.model import Stored
-from towline_sim.jira import issue_shape
+from towline.inbox.poll_dedup import FirstTold, SqlOwners, thing_of
 from towline.pulls.parking_store import SqlParking
+from towline.pulls.signals import Towing
 from towline.pulls.store import SqlPulls
+from towline.pulls.tracker import Tracker
+from towline.pulls.transitions import Context
 from towline_once.db.statement import Database
-from towline.inbox.poll_dedup import SqlOwners
+from towline_sim.jira import issue_shape
 
 
 @pytest.fixture

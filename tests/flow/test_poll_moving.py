@@ -14,16 +14,15 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.recovery_world import Quiet
-from towline_once.coordination.sql import SqlDocuments
+from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.polling import Page, Thing, mark_from
+from towline.inbox.ingest import Ingest
+from towline.inbox.poll import Pollers, PollRules
+from towline.inbox.store import SqlInbox
 from towline_once import keys
 from towline_once.coordination.rate_limit import per_minute
-from towline.forges.polling import mark_from
-from towline.inbox.ingest import Ingest
-from towline.inbox.poll import (Pollers, PollRules)
-from towline.forges.delivery_log import ForgeUnavailable
-from towline.forges.polling import (Page, Thing)
-from towline.forges.delivery import Delivery
-from towline.inbox.store import SqlInbox
+from towline_once.coordination.sql import SqlDocuments
 from towline_once.db.statement import Database
 from towline_once.metrics import audit_to_log
 

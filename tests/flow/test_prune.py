@@ -14,23 +14,23 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.submitting import DAY, Mesh
 from tests.store.test_pulls import line, put, ref
-from towline_once.coordination.sql import (SqlLeases, SqlRates)
-from towline.forges.delivery_log import HourCounts
-from towline_once.coordination.rate_limit import per_minute
-from towline.upkeep.retention import (Pruning, plain)
-from towline.inbox.retention import Tidying
-from towline.upkeep.periodic import (Chore, Turn, Upkeep)
-from towline.inbox.model import Arrival
-from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
-from towline.jobs.pruning import Pruned
 from towline.dashboard.queries import BACKLOG
+from towline.forges.delivery_log import HourCounts
 from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.model import Arrival
+from towline.inbox.poll_dedup import SqlOwners
+from towline.inbox.retention import Tidying
 from towline.inbox.store import SqlInbox
+from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
+from towline.jobs.pruning import Pruned
 from towline.jobs.store import SqlJobs
 from towline.pulls.store import SqlPulls
 from towline.submit.store import SqlRequests
-from towline_once.db.statement import (Database, Row, Statement)
-from towline.inbox.poll_dedup import SqlOwners
+from towline.upkeep.periodic import Chore, Turn, Upkeep
+from towline.upkeep.retention import Pruning, plain
+from towline_once.coordination.rate_limit import per_minute
+from towline_once.coordination.sql import SqlLeases, SqlRates
+from towline_once.db.statement import Database, Row, Statement
 
 DEADLINE = 20.0
 DAY_US = 86_400_000_000

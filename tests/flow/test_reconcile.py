@@ -8,10 +8,9 @@ from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig, policy
 from towline.forges.snapshot import PullRef
 from towline.pulls.store import Change
-from towline_sim.github.fault_dice import Outage
-from towline_sim.github.entities import Protection
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice, HookFaults)
 from towline_once.db.statement import Database
+from towline_sim.github.entities import Protection
+from towline_sim.github.fault_dice import ApiFaults, FaultDice, HookFaults, Outage
 
 MINUTES = 60.0
 TIMEOUT_LOG = "java.net.SocketTimeoutException: Read timed out\nBuild step failed\n"

@@ -8,11 +8,11 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import OURS, REPO, Rig, policy
-from towline.forges.snapshot import PullRef
 from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.snapshot import PullRef
+from towline_once.db.statement import Database
 from towline_sim.github.entities import RepoOptions
 from towline_sim.in_process import WorldForge
-from towline_once.db.statement import Database
 
 STALE = 7
 

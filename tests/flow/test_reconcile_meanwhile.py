@@ -10,9 +10,9 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import AUTHOR, REPO, Rig
 from towline.forges.snapshot import PullRef
-from towline.remediation.record_changes import (Ending, Order, begun, ended)
-from towline_sim.github.entities import Protection
+from towline.remediation.record_changes import Ending, Order, begun, ended
 from towline_once.db.statement import Database
+from towline_sim.github.entities import Protection
 
 MINUTES = 60.0
 

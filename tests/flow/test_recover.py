@@ -14,17 +14,15 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.flow.recovery_world import APP, LIB, Crash, DyingDocuments, FailingIngest, Quiet, World
 from tests.hook_world import SECRET, TOKEN, Door, served
-from towline.forges.delivery_log import (HOUR_US, app_hook)
-from towline_once.coordination.rate_limit import (Rate, Rates)
-from towline_once.errors import Unavailable
-from towline.inbox.ingest import Sender
-from towline.inbox.lost_deliveries import HookReport
+from towline.forges.delivery_log import HOUR_US, HookHour, app_hook
 from towline.forges.github.delivery_log import GitHubHookLog
-from towline.forges.delivery_log import HookHour
-from towline_sim.github.webhooks import (Fault, HookLogSim)
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.ingest import Sender
+from towline.inbox.lost_deliveries import HookReport, SqlHookHours
 from towline.inbox.store import SqlInbox
+from towline_once.coordination.rate_limit import Rate, Rates
 from towline_once.db.statement import Database
+from towline_once.errors import Unavailable
+from towline_sim.github.webhooks import Fault, HookLogSim
 
 MINUTE = 60_000_000
 

@@ -12,18 +12,17 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.mortal import Died, Mortal
 from tests.flow.tow_rig import AUTHOR, OURS, REPO, Rig, policy
-from towline.pulls.signals import (Signals, Trigger)
 from towline.forges.snapshot import PullRef
-from towline.pulls.policy import RepoPolicy
 from towline.integrations.ci import Ci
-from towline_sim.github.fault_dice import Outage
-from towline_sim.actors.jenkins import Jenkins
-from towline_sim.actors.builds import WorldCi
-from towline_sim.github.entities import Protection
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice)
-from towline_sim.github.world import World
-from towline_once.db.statement import Database
+from towline.pulls.policy import RepoPolicy
+from towline.pulls.signals import Signals, Trigger
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
+from towline_sim.actors.builds import WorldCi
+from towline_sim.actors.jenkins import Jenkins
+from towline_sim.github.entities import Protection
+from towline_sim.github.fault_dice import ApiFaults, FaultDice, Outage
+from towline_sim.github.world import World
 
 MINUTES = 60.0
 TIMEOUT_LOG = "java.net.SocketTimeoutException: Read timed out\n"

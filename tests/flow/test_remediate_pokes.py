@@ -9,13 +9,13 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.flow.tow_rig import REPO, Rig
-from towline.pulls.signals import (TRIGGER_KINDS, Poked, Signals, Trigger)
-from towline_once.errors import (Rejected, Unavailable)
-from towline.remediation.triggers import (Errand, Poker)
 from towline.integrations.http_trigger import HttpPoster
-from towline_sim.actors.jenkins import Jenkins
-from towline_sim.actors.builds import WorldCi
+from towline.pulls.signals import TRIGGER_KINDS, Poked, Signals, Trigger
+from towline.remediation.triggers import Errand, Poker
 from towline_once.backends import database_for
+from towline_once.errors import Rejected, Unavailable
+from towline_sim.actors.builds import WorldCi
+from towline_sim.actors.jenkins import Jenkins
 
 TRIGGERS: dict[str, tuple[Poked, Trigger, str]] = {
     "native": ("merge", Trigger(kind="native"), "merge"),

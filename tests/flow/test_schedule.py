@@ -9,16 +9,15 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.inbox import cron
-from towline_once.coordination.rate_limit import per_minute
-from towline_once.errors import Rejected
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.ingest import Ingest
-from towline.inbox.schedules import Schedules
-from towline.jobs.model import (OWN_QUEUE, Wish)
+from towline.inbox.schedules import Schedules, SqlSchedules
 from towline.inbox.store import SqlInbox
+from towline.jobs.model import OWN_QUEUE, Wish
 from towline.jobs.store import SqlJobs
-from towline.inbox.schedules import SqlSchedules
+from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
+from towline_once.errors import Rejected
 from towline_once.metrics import audit_to_log
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.web.asgi_client import serving
-from towline.submit.rules import Submission
-from towline_once.errors import Rejected
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings
+from towline.submit.rules import Submission
+from towline_once.errors import Rejected
 
 DEADLINE = 20.0
 

@@ -16,8 +16,8 @@ from tests.flow.submitting import DAY, HOUR, Mesh
 from towline import payload_hash
 from towline.jobs.model import NewJob
 from towline.submit.store import Proposal
-from towline_once.db.statement import Database
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.flow.submitting import DAY, HOUR, KEEP, Mesh
-from towline.submit.rules import (Load, Submission, read_submission)
-from towline_once.errors import Unavailable
-from towline.submit.service import (Submit, SubmitPolicy)
 from towline.jobs.model import NewJob
 from towline.jobs.store import SqlJobs
+from towline.submit.rules import Load, Submission, read_submission
+from towline.submit.service import Submit, SubmitPolicy
 from towline.submit.store import SqlRequests
 from towline_once.db.statement import Database
+from towline_once.errors import Unavailable
 from towline_once.metrics import audit_to_log
 
 

@@ -12,13 +12,12 @@ import pytest
 from tests.clocks import ManualClock
 from tests.flow.submitting import Mesh
 from towline import payload_hash
+from towline.jobs.model import Backoff, Claimed, NewJob, Wish
 from towline.submit.rules import BadDigest
-from towline.jobs.model import Backoff
-from towline_once.errors import Stale
 from towline.submit.service import UnknownJob
-from towline.jobs.model import (Claimed, NewJob, Wish)
 from towline.submit.store import RequestRecord
 from towline_once.db.statement import Database
+from towline_once.errors import Stale
 
 RESULT = {"b": 2, "a": [1.5, "ü"]}
 KEY = b"shared secret"

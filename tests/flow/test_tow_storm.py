@@ -8,8 +8,8 @@ import pytest
 
 from tests.flow.tow_audit import audit
 from tests.flow.tow_storm import REPOS, Storm, StormClock
-from towline_once.db.statement import Database
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 MakeStorm = Callable[..., Storm]
 

@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.clocks import ManualClock
-from towline.observability import tracing
 from towline.app.service import Service
 from towline.config import Settings
+from towline.observability import tracing
 
 
 @pytest.fixture

@@ -27,16 +27,16 @@ from tests.core.pull_words import (
     snapshot,
     suite,
 )
-from towline.events import (Commented, Event, Pinged)
+from towline.events import Commented, Event, Pinged
 from towline.forges.snapshot import PullRef
-from towline.pulls.tracker import Tracker
-from towline.pulls.metrics import (ANOMALIES, EVENTS)
 from towline.inbox.model import Stored
+from towline.pulls.metrics import ANOMALIES, EVENTS
 from towline.pulls.model import PullRecord
 from towline.pulls.parking_store import SqlParking
 from towline.pulls.store import SqlPulls
-from towline_once.db.statement import Database
+from towline.pulls.tracker import Tracker
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 REF = PullRef("github", REPO, 7)
 

@@ -7,11 +7,11 @@ from collections import Counter
 from contextlib import suppress
 
 from tests.clocks import ManualClock
-from towline_once.coordination.locks import LockService
-from towline_once.errors import Unavailable
-from towline.upkeep.periodic import (Chore, Upkeep)
-from towline_once.db.statement import Database
+from towline.upkeep.periodic import Chore, Upkeep
 from towline_once.backends import backend_over
+from towline_once.coordination.locks import LockService
+from towline_once.db.statement import Database
+from towline_once.errors import Unavailable
 
 DEADLINE = 10.0
 

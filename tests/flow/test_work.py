@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from towline.jobs.model import Backoff
-from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
-from towline_once.errors import (Definitive, Transient)
-from towline.upkeep.reaper import Reaper
-from towline.jobs.runner import (Crew, Handler, WorkRules)
-from towline.jobs.model import (OWN_QUEUE, Claimed, JobRecord, NewJob, Wish)
+from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
+from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, JobRecord, NewJob, Wish
+from towline.jobs.runner import Crew, Handler, WorkRules
 from towline.jobs.store import SqlJobs
+from towline.upkeep.reaper import Reaper
 from towline_once.db.statement import Database
+from towline_once.errors import Definitive, Transient
 
 DEADLINE = 10.0
 BACKOFF = Backoff(30_000_000, 600_000_000)

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from tests.flow.tow_ledger import Key
 from tests.flow.tow_rig import CHECKS, OURS
 from tests.flow.tow_storm import BUILD, JENKINS, POLICY, REPOS, Storm
-from towline.pulls.budgets import (LIFETIME_FACTOR, MAX_TRIES, STRATEGIES)
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.remediation.strategies import (OUTCOME, REMEDIES)
-from towline_sim.github.entities import (PASSING, Pull)
+from towline.pulls.budgets import LIFETIME_FACTOR, MAX_TRIES, STRATEGIES
+from towline.pulls.model import PullEvent, PullRecord
+from towline.remediation.strategies import OUTCOME, REMEDIES
 from towline_sim.failure_logs import PERSISTENT
+from towline_sim.github.entities import PASSING, Pull
 from towline_sim.github.world import World
 
 

@@ -8,36 +8,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clocks import ManualClock
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.circuit_breaker import Limits
-from towline.pulls.signals import (Poked, Signals, Towing, Trigger)
-from towline.forges.snapshot import PullRef
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
-from towline_once.errors import Transient
-from towline.commands.service import (COMMAND, Bridge)
 from towline.commands.comments import COMMENT
-from towline.pulls.discover import Discoverer
-from towline.remediation.escalation import (ESCALATE, NOTIFY, Escalations)
-from towline.remediation.triggers import Poker
-from towline.reconciler.sweep import (Reconciler, SweepReport)
-from towline.remediation.breakers import Breakers
-from towline.remediation.service import Remediator
-from towline.pulls.tracker import Tracker
-from towline.integrations.ci import Ci
+from towline.commands.service import COMMAND, Bridge
+from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
-from towline.jobs.model import (OWN_QUEUE, Claimed, Settlement, Wish)
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline_sim.github.entities import StatusState
-from towline_sim.github.fault_dice import (Deliveries, Delivery, FaultDice, HookFaults)
-from towline_sim.in_process import WorldForge
-from towline_sim.in_process import events_of
-from towline_sim.github.world import World
+from towline.integrations.ci import Ci
+from towline.jobs.model import OWN_QUEUE, Claimed, Settlement, Wish
 from towline.jobs.store import SqlJobs
+from towline.pulls.discover import Discoverer
+from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.parking_store import SqlParking
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.pulls.signals import Poked, Signals, Towing, Trigger
 from towline.pulls.store import SqlPulls
-from towline_once.db.statement import Database
-from towline_once.metrics import audit_to_log
+from towline.pulls.tracker import Tracker
+from towline.reconciler.sweep import Reconciler, SweepReport
+from towline.remediation.breakers import Breakers
+from towline.remediation.escalation import ESCALATE, NOTIFY, Escalations
+from towline.remediation.service import Remediator
+from towline.remediation.triggers import Poker
 from towline_once.backends import backend_over
+from towline_once.coordination.circuit_breaker import BreakerService, Limits
+from towline_once.db.statement import Database
+from towline_once.errors import Transient
+from towline_once.metrics import audit_to_log
+from towline_sim.github.entities import StatusState
+from towline_sim.github.fault_dice import Deliveries, Delivery, FaultDice, HookFaults
+from towline_sim.github.world import World
+from towline_sim.in_process import WorldForge, events_of
 
 REPO = "octo-org/app"
 AUTHOR = "dependabot[bot]"

@@ -15,26 +15,25 @@ from tests.clocks import ManualClock
 from tests.flow.tow_ledger import Ledger
 from tests.flow.tow_rig import AUTHOR, BOTS, CHECKS, OURS, Rig
 from towline.events import PullRequestChanged
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.signals import (Poked, Signal, Signals, Towing, Trigger)
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
-from towline.pulls.discover import Discoverer
-from towline.remediation.escalation import params_of
-from towline.pulls.tracker import Tracker
 from towline.jobs.model import Claimed
+from towline.jobs.store import SqlJobs
+from towline.pulls.discover import Discoverer
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.parking_store import SqlParking
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.pulls.signals import Poked, Signal, Signals, Towing, Trigger
+from towline.pulls.tracker import Tracker
+from towline.remediation.escalation import params_of
+from towline_once.db.statement import Database
 from towline_sim.actors.base import Habit
-from towline_sim.github.fault_dice import Outage
-from towline_sim.actors.bots import (ApproverBot, AutomergeBot, PolicyBot, Ruling)
-from towline_sim.actors.ci import (Ci, Fate)
+from towline_sim.actors.bots import ApproverBot, AutomergeBot, PolicyBot, Ruling
+from towline_sim.actors.builds import WorldCi
+from towline_sim.actors.ci import Ci, Fate
 from towline_sim.actors.jenkins import Jenkins
 from towline_sim.actors.people import Person
-from towline_sim.actors.builds import WorldCi
-from towline_sim.github.entities import (Emitted, Protection, WorldRefusal)
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice, HookFaults)
+from towline_sim.github.entities import Emitted, Protection, WorldRefusal
+from towline_sim.github.fault_dice import ApiFaults, FaultDice, HookFaults, Outage
 from towline_sim.github.world import World
-from towline.jobs.store import SqlJobs
-from towline.pulls.parking_store import SqlParking
-from towline_once.db.statement import Database
 
 PLAIN, LABELS, JENKINS, STRICT = "octo-org/app", "octo-org/web", "octo-org/pay", "octo-org/docs"
 REPOS: Final = (PLAIN, LABELS, JENKINS, STRICT)

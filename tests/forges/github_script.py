@@ -15,8 +15,8 @@ import orjson
 from tests.clocks import ManualClock
 from tests.hook_world import TOKEN, served
 from tests.web.asgi_client import DEADLINE
-from towline.forges.snapshot import PullRef
 from towline.forges.github.forge import GitHubForge
+from towline.forges.snapshot import PullRef
 
 HEAD = "a" * 40
 NEWER = "b" * 40

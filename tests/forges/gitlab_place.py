@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.forges.snapshot import (PullRef, Snapshot)
 from towline.forges.gitlab.forge import GitLabForge
-from towline_sim.gitlab.world import (GitLabWorld, SimMergeRequest, SimProject)
+from towline.forges.snapshot import PullRef, Snapshot
 from towline_sim.gitlab.server import GitLabSim
+from towline_sim.gitlab.world import GitLabWorld, SimMergeRequest, SimProject
 
 TOKEN = "glpat-simulated-token"
 REPO = "octo-org/tools/app"

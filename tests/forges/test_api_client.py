@@ -13,18 +13,17 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.forges.client import ApiClient
-from towline.integrations.jenkins.ci import JenkinsCi
-from towline.forges.client import retry_after_seconds
-from towline.forges.snapshot import PullRef
-from towline_once.errors import Unavailable
 from towline.fix.fixers.config import LlmConfig
 from towline.fix.fixers.llm import ModelApi
+from towline.forges.client import ApiClient, retry_after_seconds
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
 from towline.forges.github.forge import GitHubForge
 from towline.forges.gitlab.forge import GitLabForge
-from towline.integrations.jira.client import Jira
+from towline.forges.snapshot import PullRef
 from towline.integrations.http_trigger import HttpPoster
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
+from towline.integrations.jenkins.ci import JenkinsCi
+from towline.integrations.jira.client import Jira
+from towline_once.errors import Unavailable
 
 NOW = 1_700_000_000.0
 

@@ -12,10 +12,10 @@ import pytest
 from tests.forges.github_script import Naps
 from tests.hook_world import served
 from tests.sim.github_server import REPO, TOKEN, Forge, Receiver, forge
-from towline.events import (CheckChanged, Commented, Event, PullRequestChanged, ReviewSubmitted)
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline.forges.github.forge import GitHubForge
+from towline.events import CheckChanged, Commented, Event, PullRequestChanged, ReviewSubmitted
 from towline.forges.github import webhooks as github
+from towline.forges.github.forge import GitHubForge
+from towline.forges.snapshot import PullRef, Snapshot
 
 BY_GRAPHQL = "graphql"
 E = TypeVar("E", bound=Event)

@@ -8,10 +8,10 @@ from tests.clocks import ManualClock
 from tests.forges.github_script import REF, Reply, played
 from tests.forges.test_github_look import ASK, data, node
 from tests.sim.github_server import REPO, TOKEN, forge
-from towline.forges.snapshot import PullRef
-from towline.forges.github.forge import GitHubForge
 from towline.forges.base import AsksAhead
 from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.github.forge import GitHubForge
+from towline.forges.snapshot import PullRef
 
 
 async def test_one_call_tells_how_many_are_not_known(clock: ManualClock) -> None:

@@ -12,11 +12,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.clocks import ManualClock, WrongHostClock
-from towline.forges.delivery_log import app_hook
-from towline_once.errors import Rejected
+from towline.forges.delivery_log import ForgeRefused, app_hook
 from towline.forges.github.auth import GitHubApp
 from towline.forges.github.delivery_log import GitHubHookLog
-from towline.forges.delivery_log import ForgeRefused
+from towline_once.errors import Rejected
 from towline_sim.github.webhooks import HookLogSim
 
 

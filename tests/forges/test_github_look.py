@@ -23,10 +23,10 @@ from tests.hook_world import TOKEN, served
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import TOKEN as SIM_TOKEN
 from tests.sim.github_server import Forge, forge
+from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.github.forge import GitHubForge
 from towline.forges.snapshot import PullRef
 from towline_once.errors import Rejected
-from towline.forges.github.forge import GitHubForge
-from towline.forges.delivery_log import ForgeUnavailable
 
 PULL = f"GET /repos/{REPO}/pulls/7"
 ASK = "POST /graphql"

@@ -9,10 +9,9 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.forges.github_script import HEAD, REF, REPO, Asked, Naps, Reply, played, pull, says
-from towline.forges.github.rate_limit import Limits
-from towline.forges.github.rate_limit import Pace
 from towline.forges.base import Allowance
 from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.github.rate_limit import Limits, Pace
 
 DISPATCH = f"POST /repos/{REPO}/dispatches"
 PULL = f"GET /repos/{REPO}/pulls/7"

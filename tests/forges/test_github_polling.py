@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
-from towline.events import (Commented, PullRequestChanged)
-from towline.inbox.poll import walk
+from towline.events import Commented, PullRequestChanged
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.forges.github.auth import Access
-from towline.forges.github.polling import GitHubPolling
 from towline.forges.github.client import github_client
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.forges.github.polling import GitHubPolling
 from towline.forges.polling import Thing
-from towline_sim.github.faults import HttpFault
+from towline.inbox.poll import walk
 from towline.inbox.sources import events_of
+from towline_sim.github.faults import HttpFault
 
 NOTHING_MOVES = 2**62
 

@@ -13,13 +13,13 @@ from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import TOKEN as SIM_TOKEN
 from tests.sim.github_server import Forge as Place
 from tests.sim.github_server import forge as place
+from towline.forges.base import NewPull, Opened
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
 from towline.forges.github.forge import GitHubForge
 from towline.forges.github.rate_limit import Limits
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
-from towline.forges.base import (NewPull, Opened)
-from towline_sim.github.fault_dice import (Fault, FaultDice, FaultKind)
-from towline_sim.in_process import WorldForge
+from towline_sim.github.fault_dice import Fault, FaultDice, FaultKind
 from towline_sim.github.faults import HttpFault
+from towline_sim.in_process import WorldForge
 
 BRANCH = "towline/fix-1"
 WORDS: dict[str, Any] = {"title": "Fix it", "body": "Because.", "labels": ["towline"]}

@@ -10,11 +10,10 @@ import pytest
 
 from tests.clocks import ManualClock, WrongHostClock
 from tests.hook_world import TOKEN, served
-from towline.forges.delivery_log import repo_hook
-from towline_once.errors import Rejected
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable, repo_hook
 from towline.forges.github.delivery_log import GitHubHookLog
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
-from towline_sim.github.webhooks import (Fault, HookLogSim, SimHook)
+from towline_once.errors import Rejected
+from towline_sim.github.webhooks import Fault, HookLogSim, SimHook
 
 HOOK = repo_hook("acme/app:17")
 

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.clocks import ManualClock
 from tests.forges.github_script import HEAD, REF, REPO, Asked, Play, Reply, played, pull, says
 from tests.hook_world import TOKEN
-from towline.forges.snapshot import PullRef
-from towline_once.errors import Rejected
-from towline.forges.github.forge import GitHubForge
-from towline.forges.github.auth import GitHubApp
 from towline.forges.base import Forge
 from towline.forges.delivery_log import ForgeRefused
+from towline.forges.github.auth import GitHubApp
+from towline.forges.github.forge import GitHubForge
+from towline.forges.snapshot import PullRef
+from towline_once.errors import Rejected
 
 PULL = f"GET /repos/{REPO}/pulls/7"
 MINT = "POST /app/installations/815/access_tokens"

@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.forges.github_script import Naps
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline.forges.github.forge import GitHubForge
-from towline.forges.github.auth import GitHubApp
 from towline.forges.delivery_log import ForgeUnavailable
-from towline_sim.github.entities import (Protection, Pull)
+from towline.forges.github.auth import GitHubApp
+from towline.forges.github.forge import GitHubForge
+from towline.forges.snapshot import PullRef, Snapshot
+from towline_sim.github.entities import Protection, Pull
 from towline_sim.github.faults import HttpFault
 from towline_sim.github.limits import Limits
 

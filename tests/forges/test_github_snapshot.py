@@ -9,7 +9,7 @@ import pytest
 from tests.forges.github_script import HEAD, NEWER, REPO, pull
 from towline.events import CheckChanged
 from towline.forges.github.graphql import told
-from towline.forges.github.snapshot import (Seen, WorkflowRun, needs_workflows, snapshot_of)
+from towline.forges.github.snapshot import Seen, WorkflowRun, needs_workflows, snapshot_of
 
 OLD, MIDDLE, NEW = (f"2026-01-02T0{hour}:00:00Z" for hour in (1, 2, 3))
 MIDNIGHT = 1767312000.0  # before OLD

@@ -9,8 +9,8 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.forges.github_script import HEAD, NEWER, OWN, REF, REPO, Play, Reply, played, pull, says
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
 from towline_once.errors import Rejected
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
 
 PULL = f"/repos/{REPO}/pulls/7"
 ISSUE = f"/repos/{REPO}/issues/7"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from towline.events import (CheckChanged, Commented, Event, PullRequestChanged)
-from towline.forges.gitlab.snapshots import (comment_of, job_of, pipeline_of, pull_of)
+from towline.events import CheckChanged, Commented, Event, PullRequestChanged
 from towline.forges.gitlab import webhooks as gitlab
+from towline.forges.gitlab.snapshots import comment_of, job_of, pipeline_of, pull_of
 
 PAYLOADS = Path(__file__).resolve().parents[3] / "shared/data/gitlab-webhooks"
 FILES = sorted(PAYLOADS.rglob("*.json"))

@@ -12,9 +12,9 @@ import pytest
 from tests.clocks import ManualClock
 from tests.forges.gitlab_place import REPO, TOKEN, Place, gitlab_place, ref_of
 from tests.hook_world import served
-from towline_once.errors import Rejected
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.forges.gitlab.forge import GitLabForge
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline_once.errors import Rejected
 from towline_sim.gitlab.server import GitLabFault
 
 

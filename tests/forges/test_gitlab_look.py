@@ -10,10 +10,10 @@ import pytest
 from tests.clocks import WrongHostClock
 from tests.forges.gitlab_place import REPO, TOKEN, Place, gitlab_place, ref_of
 from towline.events import Actor
-from towline.forges.snapshot import PullRef
-from towline.forges.gitlab.forge import GitLabForge
-from towline.forges.gitlab.snapshots import (mergeability, permission)
 from towline.forges.delivery_log import ForgeRefused
+from towline.forges.gitlab.forge import GitLabForge
+from towline.forges.gitlab.snapshots import mergeability, permission
+from towline.forges.snapshot import PullRef
 
 
 @pytest.fixture

@@ -9,16 +9,15 @@ import pytest
 
 from tests.forges.gitlab_place import REPO, TOKEN, Place, gitlab_place
 from tests.hook_world import served
-from towline.events import (Actor, Commented, PullRequestChanged)
-from towline.inbox.poll import walk
+from towline.events import Actor, Commented, PullRequestChanged
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.forges.gitlab.client import GitLabApi
 from towline.forges.gitlab.polling import GitLabPolling
-from towline.forges.polling import date_of
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
-from towline.forges.polling import Thing
-from towline_sim.gitlab.world import SimMergeRequest
-from towline_sim.gitlab.server import GitLabFault
+from towline.forges.polling import Thing, date_of
+from towline.inbox.poll import walk
 from towline.inbox.sources import events_of
+from towline_sim.gitlab.server import GitLabFault
+from towline_sim.gitlab.world import SimMergeRequest
 
 NOTHING_MOVES = 2**62
 

@@ -11,9 +11,9 @@ import pytest
 from tests.clocks import ManualClock
 from tests.forges.github_script import Reply, ScriptedGitHub
 from tests.hook_world import served
+from towline.forges.base import NewPull, Opened
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
 from towline.forges.gitlab.forge import GitLabForge
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
-from towline.forges.base import (NewPull, Opened)
 
 TOKEN = "glpat-simulated-token"
 REPO = "octo-org/tools/app"

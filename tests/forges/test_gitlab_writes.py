@@ -10,9 +10,9 @@ import pytest
 
 from tests.forges.gitlab_place import REPO, Place, gitlab_place, ref_of
 from towline.forges.base import Done
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
-from towline_sim.gitlab.world import (GitLabWorld, SimMergeRequest)
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
 from towline_sim.gitlab.server import GitLabFault
+from towline_sim.gitlab.world import GitLabWorld, SimMergeRequest
 
 Prepare = Callable[[GitLabWorld, SimMergeRequest], object]
 

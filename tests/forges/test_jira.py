@@ -10,15 +10,14 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline.events import (Actor, IssueChanged)
-from towline_once.errors import Rejected
-from towline.inbox.poll import walk
-from towline.integrations.jira.client import (Jira, JiraPolling, recent)
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.events import Actor, IssueChanged
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.forges.polling import Thing
-from towline_sim.jira import JiraWorld
-from towline_sim.jira import (JiraFault, JiraSim)
+from towline.inbox.poll import walk
 from towline.inbox.sources import events_of
+from towline.integrations.jira.client import Jira, JiraPolling, recent
+from towline_once.errors import Rejected
+from towline_sim.jira import JiraFault, JiraSim, JiraWorld
 
 NOTHING_MOVES = 2**62
 

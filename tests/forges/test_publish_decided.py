@@ -8,8 +8,8 @@ from tests.forges.test_gitlab_publish import REPO, REQUESTS, gitlab, request
 from tests.forges.test_gitlab_publish import WORDS as GITLAB_WORDS
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import forge as place
-from towline.forges.snapshot import PullRef
 from towline.forges.base import NewPull
+from towline.forges.snapshot import PullRef
 from towline_sim.in_process import WorldForge
 
 

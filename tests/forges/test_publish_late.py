@@ -10,8 +10,8 @@ from tests.forges.test_gitlab_publish import REPO, REQUESTS, gitlab
 from tests.forges.test_gitlab_publish import WORDS as GITLAB_WORDS
 from tests.sim.github_server import REPO as SIM_REPO
 from tests.sim.github_server import forge as place
-from towline_once.errors import LeaseLost
 from towline.forges.base import NewPull
+from towline_once.errors import LeaseLost
 from towline_sim.in_process import WorldForge
 
 

@@ -20,13 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.clocks import ManualClock
 from tests.fuzz.target import SEPARATOR, TOKEN
-from towline.integrations.jenkins.ci import JenkinsCi
-from towline.forges.github.forge import GitHubForge
 from towline.forges.github.auth import GitHubApp
 from towline.forges.github.delivery_log import GitHubHookLog
+from towline.forges.github.forge import GitHubForge
 from towline.forges.gitlab.forge import GitLabForge
-from towline.integrations.jira.client import Jira
 from towline.integrations.http_trigger import HttpPoster
+from towline.integrations.jenkins.ci import JenkinsCi
+from towline.integrations.jira.client import Jira
 
 _LEAP_SECONDS: Final = 100_000.0
 _DEADLINE: Final = 5.0

@@ -17,14 +17,14 @@ from uvicorn.server import ServerState
 
 from tests.clocks import ManualClock
 from tests.sources.samples import SECRET
-from towline.inbox.ingest import (Ingest, Sender)
-from towline.inbox.model import (Arrival, Inbox, Taken)
+from towline.app.gateway import Gateway
+from towline.http.host_check import Hosts
+from towline.http.uvicorn_protocol import Edge, EdgeLimits, HttpProtocol, protocol_for
+from towline.inbox.http import HookLimits, Hooks
+from towline.inbox.ingest import Ingest, Sender
+from towline.inbox.model import Arrival, Inbox, Taken
 from towline.inbox.sources import SOURCES
 from towline_once.metrics import Audit
-from towline.app.gateway import Gateway
-from towline.inbox.http import (HookLimits, Hooks)
-from towline.http.host_check import Hosts
-from towline.http.uvicorn_protocol import (Edge, EdgeLimits, HttpProtocol, protocol_for)
 
 _TURNS: Final = 40
 """Of the loop, in which all answers are written: nothing here waits for anything."""

@@ -23,18 +23,18 @@ from tests.fuzz.targets_forges import (
     raw,
 )
 from tests.fuzz.targets_sources import check_delivery
-from towline.events import CheckChanged
-from towline.forges.snapshot import PullRef
+from towline.config import Settings
 from towline.doctor.github import look_at_github
 from towline.doctor.probe import Probe, looked
 from towline.doctor.servers import look_at_gitlab, look_at_jenkins, look_at_jira
 from towline.doctor.webhooks import look_at_hooks
-from towline_once.errors import TowlineError
+from towline.events import CheckChanged
+from towline.forges.base import NewPull
 from towline.forges.github.polling import GitHubPolling
 from towline.forges.gitlab.polling import GitLabPolling
-from towline.forges.base import NewPull
 from towline.forges.polling import Polled
-from towline.config import Settings
+from towline.forges.snapshot import PullRef
+from towline_once.errors import TowlineError
 
 SHA: Final = "a" * 40
 _SECONDS: Final = 5.0

@@ -12,18 +12,18 @@ from typing import Any, Final, TypeAlias
 
 from tests.fuzz.answering import Forge, forge
 from tests.fuzz.target import TOKEN, Target, joined, refusing
-from towline_once.canonical_json import (JsonValue, parse_json)
 from towline.events import CheckChanged
-from towline.forges.delivery_log import repo_hook
-from towline.forges.snapshot import PullRef
-from towline_once.errors import (Rejected, TowlineError)
-from towline.fix.fixers.config import (LlmConfig, Provider)
+from towline.fix.fixers.config import LlmConfig, Provider
 from towline.fix.fixers.llm import ModelApi
-from towline.forges.gitlab import snapshots
-from towline.forges.github.graphql import (mergeability, told)
-from towline.forges.github.snapshot import (Seen, needs_workflows, snapshot_of)
-from towline.forges.base import NewPull
 from towline.forges import payload
+from towline.forges.base import NewPull
+from towline.forges.delivery_log import repo_hook
+from towline.forges.github.graphql import mergeability, told
+from towline.forges.github.snapshot import Seen, needs_workflows, snapshot_of
+from towline.forges.gitlab import snapshots
+from towline.forges.snapshot import PullRef
+from towline_once.canonical_json import JsonValue, parse_json
+from towline_once.errors import Rejected, TowlineError
 
 Asking: TypeAlias = Callable[[Forge], Coroutine[Any, Any, None]]
 

@@ -15,24 +15,23 @@ import orjson
 
 from tests.clocks import ManualClock
 from tests.fuzz.target import Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.breaker_registry import BreakerBoard
-from towline_once.coordination.memory import MemoryDocuments
-from towline.fix import (publish as fix_texts, model as fixrun)
-from towline_once.coordination.circuit_breaker import Limits
-from towline_once.canonical_json import parse_json
-from towline.events import (Actor, Commented, PullRequestChanged)
-from towline.fix.requests import errand_of
-from towline.fix.model import (Advisory, Errand, FixPolicy, FixRules, RunRecord, StageRecord)
-from towline.fix.fixers.llm import (files_named, prompt_for)
-from towline.pulls.signals import Towing
-from towline.pulls.selection import vulnerability_of
-from towline_once.errors import Rejected
-from towline.fix.plan import (diff_as_output, diff_in)
-from towline.fix.store import RECORD
-from towline.fix.store import (_errand_text, _record, _stage_row)
 from towline.dashboard.work import pretty
+from towline.events import Actor, Commented, PullRequestChanged
+from towline.fix import model as fixrun
+from towline.fix import publish as fix_texts
+from towline.fix.fixers.llm import files_named, prompt_for
+from towline.fix.model import Advisory, Errand, FixPolicy, FixRules, RunRecord, StageRecord
+from towline.fix.plan import diff_as_output, diff_in
+from towline.fix.requests import errand_of
+from towline.fix.store import RECORD, _errand_text, _record, _stage_row
 from towline.inbox.admin_http import _readable
+from towline.pulls.selection import vulnerability_of
+from towline.pulls.signals import Towing
+from towline_once.canonical_json import parse_json
+from towline_once.coordination.breaker_registry import BreakerBoard
+from towline_once.coordination.circuit_breaker import BreakerService, Limits
+from towline_once.coordination.memory import MemoryDocuments
+from towline_once.errors import Rejected
 
 REPO: Final = "octo-org/app"
 _LIMITS: Final = Limits(60_000_000, 0.5, 2, 30_000_000)

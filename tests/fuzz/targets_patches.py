@@ -11,16 +11,15 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tests.fuzz.target import Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline.fix import (diff, scanners)
-from towline.fix.diff import (FileChange, parse_diff)
-from towline.fix.model import FixPolicy
+from towline.fix import diff, scanners
+from towline.fix.diff import FileChange, parse_diff
 from towline.fix.fixers.llm import diff_in
-from towline.fix.safety import (folded, matches, shown, trick)
-from towline.fix.fixers.pip_audit_report import (advisories_in, needed_versions)
-from towline.fix.fixers.requirement_specs import (raised, version_of)
-from towline.fix.fixers.requirements_files import (bump, exact_pins)
-from towline.fix.safety import (WORKFLOWS, check_patch, refusal)
-from towline.fix.secret_patterns import (new_secrets, secrets_in)
+from towline.fix.fixers.pip_audit_report import advisories_in, needed_versions
+from towline.fix.fixers.requirement_specs import raised, version_of
+from towline.fix.fixers.requirements_files import bump, exact_pins
+from towline.fix.model import FixPolicy
+from towline.fix.safety import WORKFLOWS, check_patch, folded, matches, refusal, shown, trick
+from towline.fix.secret_patterns import new_secrets, secrets_in
 from towline_once.errors import Rejected
 
 PACKAGE: Final = "jinja2"
@@ -160,7 +159,10 @@ def audit_reports(data: bytes) -> None:
 
 def scan_reports(data: bytes) -> None:
     """Findings of bandit and of SARIF have a line to show, and are not new beside themselves."""
-    for read in (scanners.read_sarif, lambda raw: scanners.read_bandit(raw, {"a": ("a.py", b"x\ny\n")})):
+    for read in (
+        scanners.read_sarif,
+        lambda raw: scanners.read_bandit(raw, {"a": ("a.py", b"x\ny\n")}),
+    ):
         with refusing(Rejected):
             found = read(data)
             assert all("\n" not in str(one) for one in found)

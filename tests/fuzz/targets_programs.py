@@ -24,17 +24,16 @@ from tests.fuzz.target import (
     refusing,
     sound_text_of,
 )
+from towline.forges.base import GitAccess
+from towline.git.clone_cache import push_failure
+from towline.git.command import GitEnd, failure, scrubbed, secrets_of
+from towline.git.worktree import TreeLimits, links_of, links_that_stay
 from towline.jobs.celery import TASK
 from towline.jobs.celery_worker import CeleryWorker
-from towline_once.errors import Rejected
-from towline.git.clone_cache import push_failure
-from towline.git.command import (scrubbed, secrets_of)
-from towline.git.command import (GitEnd, failure)
-from towline.git.worktree import (TreeLimits, links_of, links_that_stay)
-from towline.forges.base import GitAccess
 from towline.jobs.model import Claimed
-from towline.sandbox.base import (Limits, Ran)
+from towline.sandbox.base import Limits, Ran
 from towline.sandbox.confined import _heard, _ran
+from towline_once.errors import Rejected
 
 _ROOT: Final = b"/tree"
 _LONGEST_LINK: Final = 4096

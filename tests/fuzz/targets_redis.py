@@ -12,15 +12,20 @@ from typing import Any, Final
 
 from tests.fuzz.redis_place import SOUND, RedisPlace, bulk, greeting
 from tests.fuzz.target import TOKEN, Target, check_message, joined, parts_of, refusing
-from towline_once.coordination.redis import (RedisDocuments, RedisRates, RedisSeen, RedisSlots)
-from towline_once.coordination.redis import RedisLeases
-from towline_once.idempotency.state import (Draft, Result)
+from towline.config import Settings
 from towline.doctor.probe import Probe, looked
 from towline.doctor.servers import look_at_redis
+from towline_once.coordination.redis import (
+    RedisDocuments,
+    RedisLeases,
+    RedisRates,
+    RedisSeen,
+    RedisSlots,
+)
+from towline_once.db.redis.client import Redis, RedisMailbox
 from towline_once.errors import TowlineError
 from towline_once.idempotency.redis import RedisRecords
-from towline.config import Settings
-from towline_once.db.redis.client import (Redis, RedisMailbox)
+from towline_once.idempotency.state import Draft, Result
 
 _PATIENCE: Final = 10.0
 _HEAD: Final = b"id\n1\n1700000000000000"

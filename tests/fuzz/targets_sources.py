@@ -12,11 +12,10 @@ from typing import Final
 from tests.fuzz.target import Target, check_message
 from tests.sources.samples import NOW, SECRET, SIGNERS, SIGNING_SECRET, Sample, indexed, listed
 from tests.sources.test_any_bytes import HEADERS, MADE, check_event, check_refusal
-from towline_once import keys
+from towline.forges.delivery import BadSignature, Delivery, DeliveryRejected, Malformed
 from towline.inbox.ingest import storable
-from towline.inbox.sources import SOURCES
-from towline.forges.delivery import (BadSignature, Delivery, DeliveryRejected, Malformed)
-from towline.inbox.sources import events_of
+from towline.inbox.sources import SOURCES, events_of
+from towline_once import keys
 
 FORM: Final = b"content-type: application/x-www-form-urlencoded\n\n"
 PROOFS: Final = frozenset(

@@ -12,22 +12,23 @@ from typing import Final
 import orjson
 
 from tests.fuzz.target import TOKEN, Target, joined, parts_of, refusing, sound_text_of, text_of
-from towline.forges import (delivery_log, polling as watermarks)
-from towline.pulls.budgets import STRATEGIES
-from towline_once.canonical_json import parse_json
-from towline.pulls.facts import (CheckFact, Facts, ReviewFact, Said)
-from towline.pulls.model import (Intent, PullEvent, PullRecord)
-from towline.forges.snapshot import PullRef
+from towline.config import Settings, load
+from towline.dashboard.audit import matching, tail
 from towline.doctor.reading import where_of
 from towline.doctor.redaction import Redactor, shown_settings
-from towline_once.errors import Rejected
-from towline_once.idempotency.types import (Claim, Tombstone, decode_response, encode_response)
-from towline.config import (Settings, load)
+from towline.forges import delivery_log
+from towline.forges import polling as watermarks
+from towline.forges.snapshot import PullRef
 from towline.inbox import store as bodies
-from towline.pulls.sql import (COLUMNS, event_of, event_row, record_of, row_of)
+from towline.pulls.budgets import STRATEGIES
+from towline.pulls.facts import CheckFact, Facts, ReviewFact, Said
+from towline.pulls.model import Intent, PullEvent, PullRecord
+from towline.pulls.sql import COLUMNS, event_of, event_row, record_of, row_of
+from towline_once.asgi.exchange import Answer, Request, reply
 from towline_once.asgi.messages import Message
-from towline.dashboard.audit import (matching, tail)
-from towline_once.asgi.exchange import (Answer, Request, reply)
+from towline_once.canonical_json import parse_json
+from towline_once.errors import Rejected
+from towline_once.idempotency.types import Claim, Tombstone, decode_response, encode_response
 
 
 @cache

@@ -19,18 +19,24 @@ from tests.fuzz.target import (
 )
 from tests.sources.samples import listed
 from towline.cli.history import since_us
+from towline.fix.fixers.ruff import MOST_FILES, named_files, read_lint_log
+from towline.forges import delivery_log
 from towline.http import key_text
 from towline.inbox import cron
+from towline.inbox.slash_commands import COMMANDS, parse
+from towline.submit.rules import (
+    read_claim,
+    read_completion,
+    read_failure,
+    read_renewal,
+    read_submission,
+    sealed,
+)
 from towline_once import keys
-from towline.forges import delivery_log
-from towline_once.canonical_json import (canonical, hash_and_digests, parse_json, payload_hash)
-from towline.inbox.slash_commands import (COMMANDS, parse)
-from towline_once.failures import (EVIDENCE_CHARS, classify_failure)
-from towline.fix.fixers.ruff import (MOST_FILES, named_files, read_lint_log)
-from towline.submit.rules import (read_claim, read_completion, read_failure, read_renewal, sealed)
-from towline.submit.rules import read_submission
-from towline_once.errors import Rejected
+from towline_once.canonical_json import canonical, hash_and_digests, parse_json, payload_hash
 from towline_once.db.redis.address import parse_url
+from towline_once.errors import Rejected
+from towline_once.failures import EVIDENCE_CHARS, classify_failure
 
 _HOUR_US: Final = 3_600_000_000
 
@@ -155,7 +161,11 @@ def api_key_texts(data: bytes) -> None:
 def addresses(data: bytes) -> None:
     """Hooks, times and addresses that operators write are taken or refused in a sentence."""
     text = text_of(data)
-    for read in (delivery_log.repo_hook, delivery_log.app_hook, lambda given: since_us(given, 10**15)):
+    for read in (
+        delivery_log.repo_hook,
+        delivery_log.app_hook,
+        lambda given: since_us(given, 10**15),
+    ):
         with refusing(Rejected):
             read(text)
     with refusing(Rejected):

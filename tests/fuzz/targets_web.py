@@ -15,17 +15,17 @@ from tests.clocks import ManualClock
 from tests.fuzz.connection import methods_in, replies_in, said_to
 from tests.fuzz.target import TOKEN, Target, check_message, joined, parts_of, refusing, text_of
 from tests.sources.samples import SIGNERS
+from towline.dashboard.fleet import place_in
+from towline.dashboard.page_request import form_of
+from towline.dashboard.session import Sessions
+from towline.dashboard.session_store import StoredSession
+from towline.http.auth import Keyring, Principal
+from towline.http.key_store import NewKey, StoredKey
 from towline.http.key_text import SCOPES
 from towline.http.signing import SigningSecret
-from towline.http.key_store import (NewKey, StoredKey)
-from towline.dashboard.session_store import StoredSession
-from towline_once.asgi import exchange
-from towline_once.asgi.messages import (Message, Problem)
-from towline.http.auth import (Keyring, Principal)
-from towline.dashboard.fleet import place_in
-from towline.dashboard.session import Sessions
-from towline.dashboard.page_request import form_of
 from towline.pulls.fleet import BadCursor
+from towline_once.asgi import exchange
+from towline_once.asgi.messages import Message, Problem
 
 _GENUINE: Final = f"tow_abcdefgh_{hashlib.sha256(TOKEN.encode()).hexdigest()}"
 _SECRET: Final = SigningSecret(b"a secret that no input of the fuzzer has", "that of the tests")

@@ -14,35 +14,34 @@ from tests.fuzz.answering import Forge
 from tests.fuzz.connection import replies_in, said_to
 from tests.fuzz.target import TOKEN, joined
 from tests.fuzz.targets_kept import _check_fences, a_run
-from towline.inbox import cron
-from towline.fix import scanners
-from towline.http.key_text import checked_scopes
-from towline_once.canonical_json import JsonValue
-from towline.fix.publish import (body_of, title_of)
-from towline.fix.model import Errand
-from towline.forges.client import seconds_of
-from towline.fix.fixers.ruff import read_lint_log
-from towline.fix.fixers.llm import diff_in
-from towline.forges.delivery_log import repo_hook
-from towline.fix.fixers.requirement_specs import (raised, version_of)
-from towline.fix.fixers.requirements_files import (bump, exact_pins)
-from towline.forges.snapshot import PullRef
+from towline.config import Settings, load
+from towline.dashboard.work import pretty
 from towline.doctor.github import look_at_github
 from towline.doctor.probe import Look, Probe, looked
 from towline.doctor.redaction import Redactor
 from towline.doctor.webhooks import look_at_hooks
-from towline_once.errors import Rejected
-from towline.integrations.ci import CiUnavailable
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
-from towline.config import (Settings, load)
-from towline.inbox.sources import events_of
-from towline.inbox import store as bodies
-from towline_once.db.redis.address import parse_url
-from towline_once.asgi.messages import Problem
-from towline.dashboard.work import pretty
-from towline.inbox.http import check_length
-from towline.inbox.admin_http import _text
+from towline.fix import scanners
+from towline.fix.fixers.llm import diff_in
+from towline.fix.fixers.requirement_specs import raised, version_of
+from towline.fix.fixers.requirements_files import bump, exact_pins
+from towline.fix.fixers.ruff import read_lint_log
+from towline.fix.model import Errand
+from towline.fix.publish import body_of, title_of
+from towline.forges.client import seconds_of
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable, repo_hook
+from towline.forges.snapshot import PullRef
+from towline.http.key_text import checked_scopes
 from towline.http.probes import figures
+from towline.inbox import cron
+from towline.inbox import store as bodies
+from towline.inbox.admin_http import _text
+from towline.inbox.http import check_length
+from towline.inbox.sources import events_of
+from towline.integrations.ci import CiUnavailable
+from towline_once.asgi.messages import Problem
+from towline_once.canonical_json import JsonValue
+from towline_once.db.redis.address import parse_url
+from towline_once.errors import Rejected
 
 T = TypeVar("T")
 LONG = "7" * 5000

@@ -22,31 +22,29 @@ from tests.clocks import ManualClock
 from tests.fuzz.redis_place import SOUND, RedisPlace, bulk, greeting
 from tests.fuzz.target import TOKEN
 from tests.fuzz.targets_programs import _reported
-from towline.integrations.jenkins.client import JenkinsHttp
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.breaker_registry import BreakerBoard
-from towline_once.coordination.memory import MemoryDocuments
-from towline_once.coordination.redis import (RedisDocuments, RedisRates, RedisSlots)
-from towline_once.coordination.redis import RedisLeases
-from towline_once.coordination.circuit_breaker import Limits
-from towline.fix.model import (Errand, StageRecord)
+from towline.config import Settings
 from towline.doctor.servers import look_at_redis
-from towline.jobs.celery import TASK
-from towline.jobs.celery_worker import CeleryWorker
-from towline_once.errors import (Rejected, TowlineError, Unavailable)
 from towline.fix.fixers.config import LlmConfig
 from towline.fix.fixers.llm import ModelApi
+from towline.fix.model import Errand, StageRecord
 from towline.fix.plan import diff_in
+from towline.fix.store import SqlRuns
 from towline.forges.github.client import github_client
 from towline.forges.gitlab.client import GitLabApi
-from towline.git.command import (GitEnd, failure)
-from towline_once.idempotency.redis import RedisRecords
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.git.command import GitEnd, failure
+from towline.integrations.jenkins.client import JenkinsHttp
+from towline.jobs.celery import TASK
+from towline.jobs.celery_worker import CeleryWorker
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.sandbox.confined import _heard
-from towline.config import Settings
+from towline_once.backends import backend_for, database_for
+from towline_once.coordination.breaker_registry import BreakerBoard
+from towline_once.coordination.circuit_breaker import BreakerService, Limits
+from towline_once.coordination.memory import MemoryDocuments
+from towline_once.coordination.redis import RedisDocuments, RedisLeases, RedisRates, RedisSlots
 from towline_once.db.redis.client import Redis
-from towline.fix.store import SqlRuns
-from towline_once.backends import (backend_for, database_for)
+from towline_once.errors import Rejected, TowlineError, Unavailable
+from towline_once.idempotency.redis import RedisRecords
 
 HEAD = b"id\n1\n1700000000000000\n"
 ERRAND = Errand(cause="request", forge="github", repo="octo-org/app", base_ref="main")

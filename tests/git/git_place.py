@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
-from towline_once.coordination.locks import LockService
-from towline.git.repository import (GitOptions, GitRepositories)
-from towline.forges.base import (GitAccess, NewPull, Opened)
-from towline_sim.github.git_objects import Entry
+from towline.forges.base import GitAccess, NewPull, Opened
+from towline.git.repository import GitOptions, GitRepositories
 from towline_once.backends import backend_for
+from towline_once.coordination.locks import LockService
+from towline_sim.github.git_objects import Entry
 
 DEADLINE = 60.0
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.git.git_place import bare_git, git_place
 from tests.sim.github_server import REPO
-from towline_once.errors import Rejected
 from towline.git.repository import GitOptions
-from towline.git.worktree import (TreeLimits, links_that_stay)
+from towline.git.worktree import TreeLimits, links_that_stay
 from towline.sandbox.base import Limits
 from towline.sandbox.choice import Choice
+from towline_once.errors import Rejected
 from towline_sim.github.git_objects import Entry
 
 PLAIN, LINK, FOLDER, SUBMODULE = "100644", "120000", "40000", "160000"

@@ -9,11 +9,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.git.git_place import git_place
 from tests.sim.github_server import REPO
+from towline.forges.base import NewPull, Publisher
+from towline.forges.github.auth import GitHubApp
 from towline.forges.github.forge import GitHubForge
 from towline.forges.github.rate_limit import Limits
-from towline.forges.github.auth import GitHubApp
 from towline.git.repository import GitRepositories
-from towline.forges.base import (NewPull, Publisher)
 from towline.git.workspace import Repositories
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.git.git_place import Place, Signpost, git_place
 from tests.sim.github_server import REPO
-from towline.git.repository import (GitOptions, GitRepositories)
 from towline.forges.base import GitAccess
+from towline.git.repository import GitOptions, GitRepositories
 from towline.git.workspace import RepositoryUnavailable
 
 

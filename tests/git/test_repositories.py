@@ -14,12 +14,12 @@ import pytest
 
 from tests.git.git_place import DEADLINE, Signpost, bare_git, git_place
 from tests.sim.github_server import REPO, TOKEN
-from towline_once.errors import Rejected
 from towline.git import clone_cache
 from towline.git.command import scheme_of
 from towline.git.repository import GitOptions
+from towline.git.workspace import BranchMoved, RepositoryUnavailable
 from towline.git.worktree import Author
-from towline.git.workspace import (BranchMoved, RepositoryUnavailable)
+from towline_once.errors import Rejected
 from towline_sim.github.faults import HttpFault
 
 

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 
 from tests.clocks import ManualClock
 from tests.model.coordination_model import Model, Shown
-from towline_once.coordination.rate_limit import (rate_of, verdict)
-from towline_once.backends import (Backend, backend_for)
+from towline_once.backends import Backend, backend_for
+from towline_once.coordination.rate_limit import rate_of, verdict
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis")
 EXAMPLES, STEPS = 80, 50

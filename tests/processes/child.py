@@ -17,8 +17,8 @@ from typing import Any
 import towline
 from tests.processes.fence import Fence
 from towline import keys
-from towline_once.clock import SystemClock
 from towline_once.backends import backend_for
+from towline_once.clock import SystemClock
 
 
 def say(event: str, **facts: Any) -> None:

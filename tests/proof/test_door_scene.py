@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from towline.jobs.runner import (Crew, Held)
-from towline_sim.proof.mutations import (Mutation, instead, without)
+from towline.jobs.runner import Crew, Held
+from towline_sim.proof.mutations import Mutation, instead, without
 from towline_sim.proof.run_seed import play
 
 

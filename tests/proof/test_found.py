@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from towline.pulls import apply_event
 from towline.events import Event
-from towline.pulls.facts import Facts
+from towline.pulls import apply_event, tracker
 from towline.pulls.apply_event import first_heard_us
-from towline.pulls import tracker
-from towline.submit.service import _Tally
+from towline.pulls.facts import Facts
 from towline.pulls.tracker import Tracker
+from towline.submit.service import _Tally
 from towline_once.idempotency.ledger import Ledger
-from towline_sim.proof.mutations import (Mutation, instead, without)
+from towline_sim.proof.mutations import Mutation, instead, without
 from towline_sim.proof.run_seed import play
 
 _rule = Ledger._rule

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from towline_sim.proof.mutations import (all_mutations, without)
-from towline_sim.proof.planted_bugs import (all_planted, every_planted)
+from towline_sim.proof.mutations import all_mutations, without
+from towline_sim.proof.planted_bugs import all_planted, every_planted
 from towline_sim.proof.run_seed import play
 from towline_sim.proof.sweep import try_all
 

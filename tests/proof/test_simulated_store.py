@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import pytest
 
-from towline_once import (coordination, idempotency, db as store)
+from towline_once import coordination, idempotency
+from towline_once import db as store
+from towline_once.db.migrate import TOWLINE
+from towline_once.db.sqlite_driver import sqlite3
+from towline_once.db.statement import Statement
 from towline_sim.proof.loop import SimLoop
 from towline_sim.proof.run_seed import play
-from towline_sim.proof.store import (SimServer, _connected, _empty_database, _tables_of)
-from towline_once.db.migrate import TOWLINE
-from towline_once.db.statement import Statement
-from towline_once.db.sqlite_driver import sqlite3
+from towline_sim.proof.store import SimServer, _connected, _empty_database, _tables_of
 
 WRITES: Final = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
 ADD: Final = Statement(

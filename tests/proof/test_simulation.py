@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
-from towline_sim.proof.gate import (seeds_of, try_without)
-from towline_sim.proof.loop import SimLoop
-from towline_sim.proof.mutations import (Mutation, NoLongerFits, all_mutations, sql, without)
-from towline_sim.proof.run_seed import (SCENES, Endless, bounded, play)
-from towline_sim.proof.sweep import (same_again, shrunk, sweep, try_all)
 from towline.jobs import store as job_statements
+from towline_sim.proof.gate import seeds_of, try_without
+from towline_sim.proof.loop import SimLoop
+from towline_sim.proof.mutations import Mutation, NoLongerFits, all_mutations, sql, without
+from towline_sim.proof.run_seed import SCENES, Endless, bounded, play
+from towline_sim.proof.sweep import same_again, shrunk, sweep, try_all
 
 CORES = os.cpu_count() or 1
 SEEDS = 1_000

@@ -9,7 +9,7 @@ import pytest
 from towline_sim.proof import run_seed as playing
 from towline_sim.proof.mutations import without
 from towline_sim.proof.mutations.tow import MUTATIONS
-from towline_sim.proof.run_seed import (Played, play)
+from towline_sim.proof.run_seed import Played, play
 from towline_sim.proof.scenarios.tow import TowScene
 from towline_sim.proof.scenarios.tow_invariants import goes_round
 

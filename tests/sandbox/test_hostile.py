@@ -14,11 +14,11 @@ import pytest
 
 from tests.sandbox.test_sandboxes import SECRET, folder, python, sandbox
 from tests.unisolated import UNISOLATED
-from towline_once.errors import NotIsolated
-from towline.sandbox.base import Limits
 from towline.sandbox import calls
+from towline.sandbox.base import Limits
 from towline.sandbox.choice import Choice, MachineSandbox, choose_sandbox
 from towline.sandbox.confined import Supervised
+from towline_once.errors import NotIsolated
 
 __all__ = ["folder", "sandbox"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from towline_once.errors import NotIsolated
-from towline.sandbox.base import (Limits, Ran)
+from towline.sandbox.base import Limits, Ran
 from towline.sandbox.choice import Choice, choose_sandbox
 from towline.sandbox.confined import Supervised
+from towline_once.errors import NotIsolated
 
 DEADLINE = 60.0
 SECRET = "a secret of the service"

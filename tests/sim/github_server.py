@@ -12,8 +12,8 @@ import httpx2
 
 from tests.clocks import ManualClock
 from tests.hook_world import served
-from towline_sim.github.server import GitHubSim
 from towline_sim.github.limits import Limits
+from towline_sim.github.server import GitHubSim
 from towline_sim.github.world import World
 
 TOKEN = "ghp_simulated_token"

@@ -13,13 +13,13 @@ import pytest
 
 from towline_once.failures import classify_failure
 from towline_sim.actors.base import Habit
-from towline_sim.github.fault_dice import Outage
-from towline_sim.actors.ci import (Chances, Ci)
+from towline_sim.actors.ci import Chances, Ci
 from towline_sim.actors.jenkins import JenkinsDown
 from towline_sim.actors.people import Person
+from towline_sim.actors.scenario import JENKINS, POLICY, Customs, Town
+from towline_sim.failure_logs import OUTAGE, PERSISTENT, TRANSIENT
 from towline_sim.github.entities import RepoOptions
-from towline_sim.failure_logs import (OUTAGE, PERSISTENT, TRANSIENT)
-from towline_sim.actors.scenario import (JENKINS, POLICY, Customs, Town)
+from towline_sim.github.fault_dice import Outage
 from towline_sim.github.world import trace_hash
 
 HOUR = 3600.0

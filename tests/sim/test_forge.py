@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from towline.forges.snapshot import PullRef
-from towline.integrations.ci import (Ci, CiRefused, CiUnavailable)
 from towline.forges.base import Forge
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable)
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
+from towline.forges.snapshot import PullRef
+from towline.integrations.ci import Ci, CiRefused, CiUnavailable
 from towline_sim.actors.base import Habit
-from towline_sim.github.fault_dice import Outage
 from towline_sim.actors.builds import WorldCi
+from towline_sim.actors.scenario import JENKINS, POLICY, Customs, Town
 from towline_sim.github.entities import RepoOptions
-from towline_sim.github.fault_dice import (ApiFaults, Deliveries, FaultDice, HookFaults)
+from towline_sim.github.fault_dice import ApiFaults, Deliveries, FaultDice, HookFaults, Outage
 from towline_sim.in_process import WorldForge
-from towline_sim.actors.scenario import (JENKINS, POLICY, Customs, Town)
 
 HOUR = 3600.0
 DEAF = Habit(miss=1.0)

@@ -10,13 +10,13 @@ import pytest
 from tests.clocks import ManualClock
 from tests.hook_world import served
 from towline.events import CheckChanged
-from towline.forges.snapshot import (PullRef, Snapshot)
 from towline.forges.github.forge import GitHubForge
 from towline.forges.github.rate_limit import Limits
-from towline_sim.in_process import WorldForge
-from towline_sim.github.server import GitHubSim
+from towline.forges.snapshot import PullRef, Snapshot
+from towline_sim.actors.scenario import Customs, Town
 from towline_sim.github.limits import Limits as SimLimits
-from towline_sim.actors.scenario import (Customs, Town)
+from towline_sim.github.server import GitHubSim
+from towline_sim.in_process import WorldForge
 
 TOKEN = "ghp_simulated_token"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.clocks import ManualClock
-from towline_sim.gitlab.world import (GitLabWorld, SimMergeRequest)
+from towline_sim.gitlab.world import GitLabWorld, SimMergeRequest
 
 
 @pytest.fixture

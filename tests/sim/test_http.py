@@ -11,7 +11,7 @@ import jwt
 import pytest
 
 from tests.sim.github_server import REPO, Forge, forge
-from towline_sim.github.fault_dice import (ApiFaults, FaultDice)
+from towline_sim.github.fault_dice import ApiFaults, FaultDice
 from towline_sim.github.faults import HttpFault
 from towline_sim.github.limits import Limits
 

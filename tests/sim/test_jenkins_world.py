@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.clocks import ManualClock
-from towline_sim.jenkins import (JenkinsWorld, SimBuild)
+from towline_sim.jenkins import JenkinsWorld, SimBuild
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from towline_sim.github.merging import (merge_commits, merge_lines)
 from towline_sim.github.git_objects import ObjectStore
+from towline_sim.github.merging import merge_commits, merge_lines
 
 
 def git(folder: Path, *args: str, given: bytes = b"") -> str:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.hook_world import served
 from tests.sim.github_server import REPO, Forge, Receiver, forge
-from towline_sim.github.fault_dice import HookFaults
-from towline_sim.github.webhooks import (Fate, HookDice)
 from towline.forges.github import webhooks as github
+from towline_sim.github.fault_dice import HookFaults
+from towline_sim.github.webhooks import Fate, HookDice
 
 SECRET = "It's a Secret to Everybody"
 EVENTS = ["push", "pull_request", "check_run", "issue_comment"]

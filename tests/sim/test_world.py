@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from towline_sim.github.entities import (Protection, Pull, RepoOptions, WorldRefusal)
+from towline_sim.github.entities import Protection, Pull, RepoOptions, WorldRefusal
 from towline_sim.github.world import World
 
 REPO = "octo-org/app"

@@ -8,8 +8,8 @@ import pytest
 
 from tests.sim.test_world import REPO, advance, fresh, propose, refused, told, world
 from towline_sim.actors.base import Habit
-from towline_sim.actors.ci import (Ci, LaterCheck)
-from towline_sim.github.entities import (Protection, RepoOptions)
+from towline_sim.actors.ci import Ci, LaterCheck
+from towline_sim.github.entities import Protection, RepoOptions
 from towline_sim.github.world import World
 
 __all__ = ["world"]

@@ -9,11 +9,11 @@ from typing import Literal
 
 import pytest
 
-from towline_sim.github.entities import (RepoOptions, ReviewEvent, WorldRefusal)
-from towline_sim.github.webhooks import payload_of
-from towline_sim.in_process import (ROOT, events_of)
-from towline_sim.actors.scenario import (Customs, Town)
 from towline.forges.github import webhooks as github
+from towline_sim.actors.scenario import Customs, Town
+from towline_sim.github.entities import RepoOptions, ReviewEvent, WorldRefusal
+from towline_sim.github.webhooks import payload_of
+from towline_sim.in_process import ROOT, events_of
 
 WHO = "octocat"
 

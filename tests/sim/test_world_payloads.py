@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from towline.forges.github import webhooks as github
+from towline_sim.actors.scenario import Customs, Town
 from towline_sim.github.entities import Emitted
 from towline_sim.github.webhooks import payload_of
-from towline_sim.in_process import (ROOT, events_of)
-from towline_sim.actors.scenario import (Customs, Town)
-from towline.forges.github import webhooks as github
+from towline_sim.in_process import ROOT, events_of
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 HOOKS = SHARED / "github-webhooks"

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.sources.samples import NOW, SECRET, SIGNERS, Sample, indexed, listed
 from tests.test_tidy import impurity, nodes
-from towline_once import keys
-from towline.events import (CONCLUSIONS, EVENTS, Actor, CheckChanged, Event)
-from towline_once.keys import REDELIVERY_SECONDS
+from towline.events import CONCLUSIONS, EVENTS, Actor, CheckChanged, Event
+from towline.forges.delivery import Delivery, DeliveryRejected
 from towline.inbox.sources import SOURCES
-from towline.forges.delivery import (Delivery, DeliveryRejected)
+from towline_once import keys
+from towline_once.keys import REDELIVERY_SECONDS
 
 NAMES = sorted(SOURCES)
 HEADERS = [

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.sources.samples import NOW, SECRET, shared_headers
-from towline_once import keys
 from towline.events import CheckChanged
-from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations import generic_ci
+from towline_once import keys
 
 RUN = {
     "repo": "o/n",

@@ -18,10 +18,19 @@ from tests.sources.samples import (
     github_headers,
     indexed,
 )
-from towline_once import keys
-from towline.events import (CheckChanged, Commented, Event, MergeGroupChanged, Pinged, PullRequestChanged, Pushed, ReviewSubmitted)
-from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.events import (
+    CheckChanged,
+    Commented,
+    Event,
+    MergeGroupChanged,
+    Pinged,
+    PullRequestChanged,
+    Pushed,
+    ReviewSubmitted,
+)
+from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.forges.github import webhooks as github
+from towline_once import keys
 
 SAMPLES = [
     sample._replace(event="create" if sample.event == "create_or_delete" else sample.event)

@@ -6,7 +6,13 @@ import json
 from typing import Any
 
 from tests.sources.test_github import only, receive
-from towline.events import (Actor, CheckChanged, InstallationChanged, PullRequestChanged, ReviewSubmitted)
+from towline.events import (
+    Actor,
+    CheckChanged,
+    InstallationChanged,
+    PullRequestChanged,
+    ReviewSubmitted,
+)
 
 PULL = {
     "number": 7,

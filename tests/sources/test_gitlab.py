@@ -19,10 +19,17 @@ from tests.sources.samples import (
     indexed,
     standard_webhooks_headers,
 )
-from towline_once import keys
-from towline.events import (CheckChanged, Commented, Event, PullRequestChanged, Pushed, ReviewSubmitted)
-from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.events import (
+    CheckChanged,
+    Commented,
+    Event,
+    PullRequestChanged,
+    Pushed,
+    ReviewSubmitted,
+)
+from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.forges.gitlab import webhooks as gitlab
+from towline_once import keys
 
 SAMPLES = indexed("gitlab-webhooks", "kind")
 KEY = b"thirty-two bytes of a signing key"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.sources.samples import NOW, SECRET, Sample, each, listed, shared_headers
-from towline_once import keys
 from towline.events import CheckChanged
-from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations.jenkins import webhooks as jenkins
+from towline_once import keys
 
 SAMPLES = listed("jenkins/*.json")
 BUILD = {

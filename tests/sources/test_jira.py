@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.sources.samples import NOW, OLD_SECRET, SECRET, Sample, each, listed, shared_headers
-from towline_once import keys
 from towline.events import IssueChanged
-from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations.jira import webhooks as jira
+from towline_once import keys
 
 SAMPLES = listed("jira-webhooks/*/*.json")
 ACTIONS = {

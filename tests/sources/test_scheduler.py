@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.sources.samples import NOW, SECRET, shared_headers
-from towline_once import keys
 from towline.events import Ticked
-from towline.forges.delivery import (BadSignature, Delivery, Malformed)
+from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations import scheduler
+from towline_once import keys
 
 TICK = {"schedule_id": "daily-cleanup", "execution_time": "2024-12-19T00:00:00Z"}
 

@@ -25,8 +25,16 @@ from tests.sources.samples import (
     slack_headers,
     standard_webhooks_headers,
 )
-from towline.forges.delivery import (BadSignature, DeliveryRejected, NoSecret, OutsideWindow)
-from towline.forges.signature import (Scheme, authenticate, check_github, check_gitlab, check_shared, check_slack, check_standard_webhooks)
+from towline.forges.delivery import BadSignature, DeliveryRejected, NoSecret, OutsideWindow
+from towline.forges.signature import (
+    Scheme,
+    authenticate,
+    check_github,
+    check_gitlab,
+    check_shared,
+    check_slack,
+    check_standard_webhooks,
+)
 
 BODY = b'{"a": "b"}'
 KEY = b"thirty-two bytes of a signing key"

@@ -19,10 +19,10 @@ from tests.sources.samples import (
     needs_data,
     slack_headers,
 )
-from towline_once import keys
 from towline.events import CommandGiven
-from towline.forges.delivery import (BadSignature, Delivery, Malformed, OutsideWindow)
+from towline.forges.delivery import BadSignature, Delivery, Malformed, OutsideWindow
 from towline.integrations import slack
+from towline_once import keys
 
 SAMPLES = listed("slack/bolt-payloads/*.json")
 FORM = "application/x-www-form-urlencoded"

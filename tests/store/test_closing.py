@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from towline_once.errors import Unavailable
-from towline_once.db.single_flight import SharedAttempt
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import Postgres
+from towline_once.db.single_flight import SharedAttempt
 from towline_once.db.sqlite import Sqlite
+from towline_once.errors import Unavailable
 
 
 async def test_closed_while_it_connects(

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from towline_once.errors import Unavailable
 from towline_once.db.batching import Coalescer
+from towline_once.errors import Unavailable
 
 PATIENCE = 0.3
 

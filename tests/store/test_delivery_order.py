@@ -12,17 +12,16 @@ import asyncpg
 import pytest
 
 from tests.clocks import ManualClock
-from towline_once.coordination.rate_limit import (Rate, Rates)
-from towline.inbox.model import Arrival
-from towline.jobs.model import (OWN_QUEUE, NewJob)
 from towline.inbox import store as inbox
-from towline_once.db import sqlite
-from towline.inbox.store import ordered
-from towline.inbox.store import SqlInbox
-from towline_once.db.postgres import columns_of
-from towline_once.db.statement import (Database, Statement)
-from towline_once.db.sqlite_driver import sqlite3
+from towline.inbox.model import Arrival
+from towline.inbox.store import SqlInbox, ordered
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline_once.backends import database_for
+from towline_once.coordination.rate_limit import Rate, Rates
+from towline_once.db import sqlite
+from towline_once.db.postgres import columns_of
+from towline_once.db.sqlite_driver import sqlite3
+from towline_once.db.statement import Database, Statement
 
 RATES = Rates(Rate(1, 1_000_000))
 LOOKUPS = [

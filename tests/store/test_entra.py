@@ -13,8 +13,8 @@ from redis.auth.idp import IdentityProviderInterface
 from redis.auth.token import SimpleToken
 
 from tests.servers import RedisServer, redis_command
-from towline_once.errors import (MissingExtra, Rejected, Unavailable)
 from towline_once.db.redis.entra import connect_redis
+from towline_once.errors import MissingExtra, Rejected, Unavailable
 
 PATIENCE = 10.0
 USER = "5f2b0c1e-oid"

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 
 from tests.servers import psql
-from towline_once.errors import Rejected
+from towline_once.backends import database_for
 from towline_once.clock import SystemClock
-from towline_once.db.migrate import (TOWLINE, Revisions)
+from towline_once.db.migrate import TOWLINE, Revisions
 from towline_once.db.postgres import Postgres
 from towline_once.db.sqlite_driver import sqlite3
-from towline_once.backends import database_for
+from towline_once.errors import Rejected
 
 FIRST = "CREATE TABLE once_things (name {key} PRIMARY KEY, body {bytes}); -- a comment; here\n"
 BROKEN = "CREATE TABLE once_more (name {key});\nINSERT INTO once_nothing VALUES (1);\n"

@@ -9,10 +9,10 @@ import asyncpg
 
 from tests.fault_proxy import FaultProxy
 from tests.servers import PostgresServer, at_port
-from towline_once.errors import Transient
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import Postgres
-from towline_once.db.statement import (Script, Statement)
+from towline_once.db.statement import Script, Statement
+from towline_once.errors import Transient
 
 PATIENCE = 30.0
 CALLS_SECONDS = 2.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from towline_once.clock import SystemClock
 from towline.jobs.store import CALL_BACK
+from towline_once.clock import SystemClock
 from towline_once.db.postgres import Postgres
 from towline_once.db.statement import Statement
 

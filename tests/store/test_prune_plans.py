@@ -10,17 +10,19 @@ from typing import Any
 import asyncpg
 
 from tests.clocks import ManualClock
-from towline_once.coordination.sql import SWEEP_SEEN
-from towline_once.idempotency import sql as records
 from towline.dashboard import queries
-from towline.inbox import (lost_deliveries, store as inbox, poll_dedup)
-from towline.jobs import store as job_statements
-from towline.pulls import (parking_store, sql as pull_statements)
-from towline.submit import store as request_statements
 from towline.fix import store as run_statements
-from towline_once.db.postgres import columns_of
-from towline_once.db.statement import (Row, Statement)
+from towline.inbox import lost_deliveries, poll_dedup
+from towline.inbox import store as inbox
+from towline.jobs import store as job_statements
+from towline.pulls import parking_store
+from towline.pulls import sql as pull_statements
+from towline.submit import store as request_statements
 from towline_once.backends import database_for
+from towline_once.coordination.sql import SWEEP_SEEN
+from towline_once.db.postgres import columns_of
+from towline_once.db.statement import Row, Statement
+from towline_once.idempotency import sql as records
 
 ROWS = 20_000
 SESSION = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off")

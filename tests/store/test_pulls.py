@@ -10,18 +10,17 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.core.pull_words import REPO, check, facts, new_record, policy, pull, review
-from towline.pulls.budgets import none_used
-from towline.pulls.lifecycle import (STATES, State)
 from towline.forges.snapshot import PullRef
-from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline_once.errors import TowlineError
-from towline.jobs.model import (OWN_QUEUE, NewJob)
-from towline.pulls.store import (Change, Changed, Filter)
-from towline.pulls.model import (Intent, PullEvent, PullRecord)
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import SqlJobs
-from towline.pulls.store import SqlPulls
-from towline_once.db.statement import (Database, Statement)
+from towline.pulls.budgets import none_used
+from towline.pulls.lifecycle import STATES, State
+from towline.pulls.model import Intent, PullEvent, PullRecord
+from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.pulls.store import Change, Changed, Filter, SqlPulls
 from towline_once.backends import database_for
+from towline_once.db.statement import Database, Statement
+from towline_once.errors import TowlineError
 
 MINUTE_US = 60_000_000
 

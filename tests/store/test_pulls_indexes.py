@@ -12,10 +12,10 @@ import pytest
 from tests.clocks import ManualClock
 from towline.pulls import parking_store
 from towline.pulls import sql as q
-from towline_once.db.postgres import columns_of
 from towline.pulls.sql import COLUMNS
-from towline_once.db.statement import (Row, Statement)
 from towline_once.backends import database_for
+from towline_once.db.postgres import columns_of
+from towline_once.db.statement import Row, Statement
 
 ROWS = 5000
 STATES = ("MERGED", "CREATED", "CHECKS_RUNNING", "APPROVED")
@@ -32,7 +32,11 @@ QUESTIONS: list[Question] = [
     (q.FORGET, [(10, 1000)], {"towline_prs_expired"}),
     (q.KNOWN_EVENT, [("octo-org/app", 7, "k")], {"towline_pr_events_key"}),
     (q.READ_ALL, [("octo-org/app", 7), ("octo-org/app", 8)], set()),
-    (parking_store.WAITING, [("octo-org/app", 7, "sha7")], {f"towline_parked_by_{by}" for by in BY}),
+    (
+        parking_store.WAITING,
+        [("octo-org/app", 7, "sha7")],
+        {f"towline_parked_by_{by}" for by in BY},
+    ),
     (q.EVENTS, [("octo-org/app", 7, 0, 10)], set()),
     (q.listing(frozenset()), [(None, None, None, None, "a/b", 1, 10)], set()),
 ]

@@ -19,9 +19,9 @@ from tests.certificates import self_signed
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
 from tests.servers import LOOPBACK, RedisServer, at_port, free_port, redis_command
-from towline_once.errors import (MissingExtra, Rejected, StoreFull, Transient, Unavailable)
 from towline_once.db.redis.client import Redis
-from towline_once.db.redis.multiplexer import (NoScript, ReadOnly)
+from towline_once.db.redis.multiplexer import NoScript, ReadOnly
+from towline_once.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 
 SHORT = 0.4
 SLACK = 2.0

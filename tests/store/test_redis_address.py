@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from towline_once.errors import Rejected
 from towline_once.db.redis.address import parse_url
+from towline_once.errors import Rejected
 
 
 def login(url: str) -> tuple[str | None, str | None]:

@@ -10,8 +10,8 @@ import pytest
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
 from tests.servers import RedisServer, at_port
+from towline_once.db.redis.client import Redis, RedisMailbox
 from towline_once.errors import Unavailable
-from towline_once.db.redis.client import (Redis, RedisMailbox)
 
 PATIENCE = 10.0
 

@@ -12,9 +12,8 @@ import pytest
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
 from tests.servers import RedisServer, at_port
-from towline_once.errors import (Rejected, StoreFull, Transient, Unavailable)
-from towline_once.db.redis.client import Redis
-from towline_once.db.redis.client import Script
+from towline_once.db.redis.client import Redis, Script
+from towline_once.errors import Rejected, StoreFull, Transient, Unavailable
 
 SHORT = 0.4
 SLACK = 2.0

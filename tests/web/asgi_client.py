@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import uvicorn
 
+from towline_once.asgi.messages import App, Message, Scope
 from towline_once.clock import SystemClock
-from towline_once.asgi.messages import (App, Message, Scope)
 
 DEADLINE = 20.0
 

@@ -13,20 +13,20 @@ import httpx2
 from fastapi import FastAPI
 
 from tests.clocks import ManualClock
-from towline.http.signing import SigningSecret
-from towline_once.coordination.rate_limit import per_minute
-from towline.inbox.model import Arrival
-from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob, Settlement, Wish)
-from towline.config import ApiKeySettings
-from towline.http.key_store import SqlApiKeys
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline.inbox.store import SqlInbox
-from towline.jobs.store import SqlJobs
-from towline_once.db.statement import Database
-from towline.http.auth import Keyring
 from towline.app.control_plane import create_control_app
+from towline.config import ApiKeySettings
+from towline.http.auth import Keyring
+from towline.http.key_store import SqlApiKeys
 from towline.http.readiness import Readiness
+from towline.http.signing import SigningSecret
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.model import Arrival
+from towline.inbox.store import SqlInbox
+from towline.jobs.model import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
+from towline.jobs.store import SqlJobs
 from towline_once.backends import database_for
+from towline_once.coordination.rate_limit import per_minute
+from towline_once.db.statement import Database
 
 KEY = "a key from the settings"
 READ_ONLY = "a key that may only read"

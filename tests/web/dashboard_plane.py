@@ -14,16 +14,16 @@ from fastapi import FastAPI
 from tests.web.asgi_client import serving
 from tests.web.control_plane import COOLDOWN_US, SECRET, plane_on
 from tests.web.tow_plane import KEYS, TowPlane
-from towline.dashboard.queries import SqlInsights
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline.fix.store import SqlRuns
-from towline.dashboard.session_store import SqlSessions
-from towline_once.db.statement import Statement
 from towline.app.control_plane import create_control_app
 from towline.dashboard.collaborators import Desk
+from towline.dashboard.queries import SqlInsights
 from towline.dashboard.session import Sessions
+from towline.dashboard.session_store import SqlSessions
 from towline.fix.http import Runs
+from towline.fix.store import SqlRuns
+from towline.inbox.lost_deliveries import SqlHookHours
 from towline.pulls.access import Tow
+from towline_once.db.statement import Statement
 
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 

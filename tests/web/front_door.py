@@ -26,13 +26,13 @@ from tests.sources.samples import (
     slack_headers,
 )
 from tests.web.asgi_client import DEADLINE, Server
-from towline.cli.serve import guarded
-from towline.inbox.model import Stored
-from towline.jobs.model import (OWN_QUEUE, JobRecord)
 from towline.app.service import Service
 from towline.app.web import apps_of
+from towline.cli.serve import guarded
 from towline.config import Settings
 from towline.http.uvicorn_protocol import Edge
+from towline.inbox.model import Stored
+from towline.jobs.model import OWN_QUEUE, JobRecord
 
 LOOPBACK = "127.0.0.1"
 SOURCES = ("github", "gitlab", "slack", "jira", "jenkins", "ci", "scheduler")

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 import towline
 from tests.web.asgi_client import one_shop
-from towline_once.asgi.messages import (Receive, Scope, Send)
+from towline_once.asgi.messages import Receive, Scope, Send
 
 KEY = {"Idempotency-Key": "order-7"}
 ORDER = {"amount": 700, "card": {"last4": "4242"}}

@@ -12,10 +12,10 @@ from tests.flow.tow_rig import OURS
 from tests.web.control_plane import is_problem
 from tests.web.front_door import FrontDoor, github, until
 from tests.web.writes import AS_OPERATOR, REBUILD, TOKENS, commands_of, tow, writes_on
-from towline.pulls.command_rules import ALLOWED_IN
 from towline.inbox.slash_commands import COMMANDS
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline.pulls.command_rules import ALLOWED_IN
 from towline_once.errors import Conflict
-from towline.jobs.model import (OWN_QUEUE, NewJob)
 
 
 @pytest.fixture

@@ -16,11 +16,10 @@ from tests.core.pull_words import check
 from tests.servers import free_port
 from tests.web.asgi_client import call, serving
 from tests.web.control_plane import COOLDOWN_US, READ_ONLY, WITH_KEY, Plane, is_problem, plane_on
-from towline_once.errors import (Conflict, Rejected, StoreFull, Unavailable)
-from towline.pulls.parking_store import Parked
-from towline.pulls.parking_store import SqlParking
 from towline.http.readiness import Readiness
+from towline.pulls.parking_store import Parked, SqlParking
 from towline_once.backends import database_for
+from towline_once.errors import Conflict, Rejected, StoreFull, Unavailable
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 

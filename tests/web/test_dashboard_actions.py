@@ -13,12 +13,12 @@ import pytest
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
 from tests.web.tow_plane import COMMANDER
-from towline.fix.model import Errand
-from towline.remediation.breakers import GLOBAL
-from towline.jobs.model import (OWN_QUEUE, NewJob)
-from towline_once.asgi.messages import Problem
 from towline.dashboard.live import Live
+from towline.fix.model import Errand
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.pulls.access import Tow
+from towline.remediation.breakers import GLOBAL
+from towline_once.asgi.messages import Problem
 
 PULL = "/ui/pr/octo-org/app/7"
 

@@ -9,13 +9,11 @@ import pytest
 
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
-from towline.dashboard.queries import (Place, Sought)
-from towline.jobs.model import (OWN_QUEUE, NewJob)
-from towline.dashboard.queries import SqlInsights
-from towline.dashboard.queries import (row_for, statement_for)
+from towline.dashboard.fleet import ORDER
+from towline.dashboard.queries import Place, Sought, SqlInsights, row_for, statement_for
+from towline.jobs.model import OWN_QUEUE, NewJob
 from towline_once.db.sqlite import path_of
 from towline_once.db.sqlite_driver import sqlite3
-from towline.dashboard.fleet import ORDER
 
 HOUR_US = 3_600_000_000
 REF = re.compile(r'data-ref="([^"]+)"')

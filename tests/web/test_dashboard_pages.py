@@ -12,13 +12,12 @@ import pytest
 from tests.core.pull_words import check
 from tests.web.control_plane import KEY
 from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
-from towline.fix.model import (STAGES, Errand, StageRecord)
-from towline.forges.delivery_log import HourCounts
-from towline.jobs.model import (OWN_QUEUE, NewJob)
-from towline.pulls.parking_store import Parked
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline.pulls.parking_store import SqlParking
 from towline.dashboard.audit import tail
+from towline.fix.model import STAGES, Errand, StageRecord
+from towline.forges.delivery_log import HourCounts
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline.pulls.parking_store import Parked, SqlParking
 
 HOUR = 3600.0
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"

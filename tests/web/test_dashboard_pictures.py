@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from towline.pulls.statistics import Step
-from towline.pulls.model import PullEvent
+from towline.dashboard.health import (
+    Datum,
+    bars,
+    buckets_of,
+    causes_of,
+    distribution,
+    healing_of,
+    percentile,
+)
+from towline.dashboard.pull import LEFT, RIGHT, WIDTH, drawn, life_of, ticks_of
 from towline.dashboard.queries import Reason
-from towline.dashboard.health import (Datum, bars, distribution, percentile)
-from towline.dashboard.health import (buckets_of, causes_of, healing_of)
-from towline.dashboard.render import (duration, web_address)
-from towline.dashboard.pull import (LEFT, RIGHT, WIDTH, drawn, life_of, ticks_of)
+from towline.dashboard.render import duration, web_address
+from towline.pulls.model import PullEvent
+from towline.pulls.statistics import Step
 
 MINUTE = 60_000_000
 

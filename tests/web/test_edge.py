@@ -24,13 +24,13 @@ from tests.web.front_door import (
     shared,
     until,
 )
-from towline_once.errors import Rejected
 from towline.config import load
-from towline.inbox.sources import SOURCES as ALL_SOURCES
 from towline.forges.delivery import DeliveryRejected
-from towline_once.asgi.messages import Problem
 from towline.http.host_check import Hosts
-from towline.http.uvicorn_protocol import (MOST_HEAD_BYTES, MOST_HEAD_LINES)
+from towline.http.uvicorn_protocol import MOST_HEAD_BYTES, MOST_HEAD_LINES
+from towline.inbox.sources import SOURCES as ALL_SOURCES
+from towline_once.asgi.messages import Problem
+from towline_once.errors import Rejected
 
 SOON = 0.3
 HOST = f"host: {LOOPBACK}"

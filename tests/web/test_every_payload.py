@@ -27,9 +27,9 @@ from tests.web.front_door import (
     shared,
     slack,
 )
+from towline.forges.delivery import Delivery
 from towline.inbox.dispatch import events_of_stored
 from towline.inbox.sources import SOURCES
-from towline.forges.delivery import Delivery
 
 pytestmark = [needs_data, pytest.mark.timeout(110)]
 

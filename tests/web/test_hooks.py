@@ -30,9 +30,9 @@ from tests.web.front_door import (
     slack,
     until,
 )
+from towline.app.web import apps_of
 from towline.fix.model import RunState
 from towline.jobs.model import OWN_QUEUE
-from towline.app.web import apps_of
 
 SHA = "c0ffee" * 6 + "beef"
 TICK = {"schedule_id": "daily-cleanup", "execution_time": "2024-12-19T00:00:00Z"}

@@ -23,7 +23,7 @@ from tests.web.front_door import (
     push,
 )
 from towline.http.host_check import Hosts
-from towline.http.uvicorn_protocol import (Edge, EdgeLimits, connections_for)
+from towline.http.uvicorn_protocol import Edge, EdgeLimits, connections_for
 
 H2C = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAEAAEAAAAIAAAAB")
 WEBSOCKET = (

@@ -28,7 +28,7 @@ from tests.web.payment_apps import (
     plain_app,
     starlette_app,
 )
-from towline_once.asgi.messages import (Message, Receive, Scope, Send)
+from towline_once.asgi.messages import Message, Receive, Scope, Send
 
 # ---------------------------------------------------------------------- large and streamed answers
 

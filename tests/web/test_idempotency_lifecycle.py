@@ -20,8 +20,8 @@ from tests.fault_proxy import FaultProxy
 from tests.servers import at_port
 from tests.web.asgi_client import DEADLINE, JSON, Ahead, Reply, call, one_shop, scope_of
 from tests.web.payment_apps import Till, plain_app
+from towline_once.asgi.messages import Message, Receive, Scope, Send
 from towline_once.errors import LeaseLost
-from towline_once.asgi.messages import (Message, Receive, Scope, Send)
 
 MEMORY = "memory://"
 

@@ -10,17 +10,17 @@ import pytest
 
 from tests.web.control_plane import is_problem
 from tests.web.front_door import Knock, ping, served, slack
+from towline.app.gateway import Gateway
+from towline.http.auth import Keyring
+from towline.http.host_check import Hosts
+from towline.http.probes import WorkerDoor
+from towline.http.readiness import Readiness
+from towline.http.uvicorn_protocol import Edge, EdgeLimits, protocol_for
+from towline.inbox.http import HookLimits, Hooks
 from towline.inbox.ingest import Ingest
+from towline.submit.http import Mesh
 from towline.submit.service import Submit
 from towline_once.asgi.messages import App
-from towline.http.auth import Keyring
-from towline.app.gateway import Gateway
-from towline.inbox.http import (HookLimits, Hooks)
-from towline.http.host_check import Hosts
-from towline.http.uvicorn_protocol import (Edge, EdgeLimits, protocol_for)
-from towline.submit.http import Mesh
-from towline.http.readiness import Readiness
-from towline.http.probes import WorkerDoor
 
 SUBMISSION = Knock("/mesh/submit_request", b"{}", {})
 METRICS = Knock("/metrics", b"", {"x-forwarded-for": "203.0.113.9"})

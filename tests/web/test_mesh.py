@@ -20,10 +20,10 @@ from tests.flow.submitting import AuditLog
 from tests.flow.submitting import Mesh as Process
 from tests.servers import PostgresServer, at_port
 from tests.web.asgi_client import Reply, scope_of, serving
-from towline_once.db.statement import Database
-from towline_once.asgi.messages import (Message, Problem)
 from towline.submit.http import Mesh
+from towline_once.asgi.messages import Message, Problem
 from towline_once.backends import database_for
+from towline_once.db.statement import Database
 
 BODY = {"kind": "build", "params": {"n": 1}, "idempotency_key": "key-0000-1"}
 CLAIM = {"kinds": ["build"], "worker": "w", "lease_seconds": 60}

@@ -13,8 +13,8 @@ import pytest
 from tests.web.asgi_client import serving
 from tests.web.control_plane import READ_ONLY, WITH_KEY, is_problem
 from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
-from towline.pulls.command_rules import ALLOWED_IN
 from towline.inbox.slash_commands import COMMANDS
+from towline.pulls.command_rules import ALLOWED_IN
 from towline.pulls.lifecycle import STATES
 
 REBUILD = {"command": "/rebuild"}

@@ -12,9 +12,9 @@ import pytest
 from tests.web.asgi_client import serving
 from tests.web.control_plane import WITH_KEY, is_problem
 from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
-from towline.pulls.budgets import (MAX_TRIES, spent)
+from towline.pulls.budgets import MAX_TRIES, spent
 from towline.pulls.facts import Facts
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
+from towline.pulls.policy import RepoPolicy, TowPolicy
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 HOUR = 3600.0

@@ -24,11 +24,11 @@ from tests.e2e.programs import Program
 from tests.servers import PostgresServer, RedisServer
 from tests.web.asgi_client import DEADLINE, Ahead, serving
 from tests.web.control_plane import is_problem
-from towline_once.errors import (StoreFull, Unavailable)
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings
 from towline.http.readiness import Readiness
+from towline_once.errors import StoreFull, Unavailable
 
 READY = {"status": "ready", "parts": {"database": "ok"}}
 

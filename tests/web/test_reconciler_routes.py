@@ -16,7 +16,7 @@ from tests.web.control_plane import WITH_KEY, is_problem
 from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
 from towline.cli import app
 from towline.forges.snapshot import PullRef
-from towline.remediation.breakers import (GLOBAL, Breakers, breaker_of_check, breaker_of_repo)
+from towline.remediation.breakers import GLOBAL, Breakers, breaker_of_check, breaker_of_repo
 
 REPO = breaker_of_repo("octo-org/app")
 CHECK = breaker_of_check("build")

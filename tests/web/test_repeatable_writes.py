@@ -25,8 +25,8 @@ from tests.web.writes import (
     with_key,
     writes_on,
 )
-from towline.jobs.model import (OWN_QUEUE, NewJob, Settlement, Wish)
 from towline.http.auth import make_key
+from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
 from towline_once.asgi.exchange import KEY_HEADERS
 
 SUBMISSION = {"kind": "build", "params": {"n": 1}}

@@ -13,14 +13,14 @@ from fastapi import FastAPI
 from tests.web.asgi_client import serving
 from tests.web.control_plane import COOLDOWN_US, READ_ONLY, Plane, is_problem, plane_on
 from tests.web.tow_plane import AS_DEPUTY, KEYS
-from towline.fix.model import (Errand, RunRecord, StageRecord)
-from towline_once.coordination.rate_limit import (Rates, rate_of)
-from towline.fix.starter import run_job
-from towline.jobs.model import (OWN_QUEUE, Wish)
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline.fix.store import SqlRuns
 from towline.app.control_plane import create_control_app
 from towline.fix.http import Runs
+from towline.fix.model import Errand, RunRecord, StageRecord
+from towline.fix.starter import run_job
+from towline.fix.store import SqlRuns
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.jobs.model import OWN_QUEUE, Wish
+from towline_once.coordination.rate_limit import Rates, rate_of
 
 REPO = "octo-org/app"
 INTERVAL = 600.0

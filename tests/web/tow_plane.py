@@ -10,23 +10,21 @@ from fastapi import FastAPI
 
 from tests.flow.tow_rig import Rig
 from tests.web.control_plane import COOLDOWN_US, GIVEN, Plane, plane_on
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.breaker_registry import BreakerBoard
-from towline_once.coordination.circuit_breaker import Limits
+from towline.app.control_plane import create_control_app
+from towline.commands.service import Bridge
+from towline.config import ApiKeySettings
+from towline.forges.snapshot import PullRef
+from towline.inbox.lost_deliveries import SqlHookHours
+from towline.pulls.access import Tow
 from towline.pulls.budgets import none_used
 from towline.pulls.facts import Facts
-from towline.forges.snapshot import PullRef
+from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
-from towline.commands.service import Bridge
+from towline.pulls.store import Change, SqlPulls
 from towline.remediation.breakers import GLOBAL
-from towline.pulls.store import Change
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.config import ApiKeySettings
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline.pulls.store import SqlPulls
-from towline.app.control_plane import create_control_app
-from towline.pulls.access import Tow
 from towline_once.backends import backend_over
+from towline_once.coordination.breaker_registry import BreakerBoard
+from towline_once.coordination.circuit_breaker import BreakerService, Limits
 
 COMMANDER = "a key that may order things"
 KEYS = {**GIVEN, "deputy": ApiKeySettings(key=COMMANDER, scopes=("read", "command"))}

@@ -9,10 +9,10 @@ from typing import Any
 from tests.flow.tow_rig import OURS
 from tests.web.front_door import FrontDoor, front_door
 from tests.web.tow_plane import record_of
+from towline.app.service import Service
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import JobRecord
 from towline.pulls.store import Change
-from towline.app.service import Service
 
 OPERATOR = "a key that may do everything, and nothing less"
 DEPUTY = "a key that may read and command, no more than that"

@@ -8,29 +8,30 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
-from towline_once.ports import Clock
-from towline.forges.delivery_log import HookHours
-from towline.inbox.model import Inbox
-from towline.jobs.model import (Bell, JobStore)
-from towline_once.metrics import Audit
-from towline.inbox import (hooks_http, admin_http)
-from towline.http import problems
-from towline.pulls import http as pull_routes
-from towline.reconciler import (status, http as reconciler_routes)
-from towline.fix import http as run_routes
+from towline.app.openapi_page import CONTENT_SECURITY_POLICY, page_of
 from towline.dashboard import http as session_routes
-from towline.http.auth import Keyring
-from towline.inbox.access import (Control, TheControl)
-from towline.http.models import (Health, Ready)
 from towline.dashboard.app import create_dashboard
 from towline.dashboard.collaborators import Desk
 from towline.dashboard.render import HOME
+from towline.fix import http as run_routes
+from towline.forges.delivery_log import HookHours
+from towline.http import problems
+from towline.http.auth import Keyring
+from towline.http.models import Health, Ready
 from towline.http.openapi import operation_id
-from towline.app.openapi_page import (CONTENT_SECURITY_POLICY, page_of)
+from towline.http.probes import figures, is_from_here, measured
 from towline.http.problem_docs import documented
 from towline.http.readiness import Readiness
-from towline.http.probes import (figures, is_from_here, measured)
+from towline.inbox import admin_http, hooks_http
+from towline.inbox.access import Control, TheControl
+from towline.inbox.model import Inbox
+from towline.jobs.model import Bell, JobStore
+from towline.pulls import http as pull_routes
 from towline.pulls.access import Tow
+from towline.reconciler import http as reconciler_routes
+from towline.reconciler import status
+from towline_once.metrics import Audit
+from towline_once.ports import Clock
 
 _DESCRIPTION: Final = """Towline never acts twice on the same event.
 

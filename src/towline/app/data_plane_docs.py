@@ -13,15 +13,20 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import BaseModel, Field, StringConstraints
 from pydantic.config import JsonDict
 
-from towline.submit.rules import (LONGEST_WORKER, MOST_KINDS)
-from towline.submit.rules import (LONGEST_KEY, LONGEST_KIND, LONGEST_NODE_ID)
-from towline.integrations import (generic_ci, scheduler, slack)
 from towline.forges.github import webhooks as github
 from towline.forges.gitlab import webhooks as gitlab
-from towline.integrations.jenkins import webhooks as jenkins
-from towline.integrations.jira import webhooks as jira
 from towline.http.openapi import schema_of
 from towline.http.problem_docs import described
+from towline.integrations import generic_ci, scheduler, slack
+from towline.integrations.jenkins import webhooks as jenkins
+from towline.integrations.jira import webhooks as jira
+from towline.submit.rules import (
+    LONGEST_KEY,
+    LONGEST_KIND,
+    LONGEST_NODE_ID,
+    LONGEST_WORKER,
+    MOST_KINDS,
+)
 
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -276,7 +281,9 @@ _HOOKS: Final = (
     _Hook(scheduler.SOURCE, "a scheduler", _SHARED, _TICK),
     _Hook(generic_ci.SOURCE, "any CI system, which the body names", _SHARED, _OF_ANY_CI),
 )  # fmt: skip
-_OF_PROVIDER: Final = _Hook(generic_ci.SOURCE, "any CI system, which the path names", _SHARED, _CI_RUN)
+_OF_PROVIDER: Final = _Hook(
+    generic_ci.SOURCE, "any CI system, which the path names", _SHARED, _CI_RUN
+)
 
 
 def _in_header(name: str, description: str) -> dict[str, str]:

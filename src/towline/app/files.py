@@ -1,14 +1,18 @@
 """The files of an installation: its database, its secret, its audit log, and who may read them."""
 
 from __future__ import annotations
+
 import secrets
 from pathlib import Path
-from towline.http.signing import SigningSecret
-from towline_once.errors import Rejected
-from towline_once.backends import scheme_of
 from typing import TYPE_CHECKING
+
+from towline.http.signing import SigningSecret
+from towline_once.backends import scheme_of
+from towline_once.errors import Rejected
+
 if TYPE_CHECKING:
     from towline.config import Settings
+
 
 def database_file(settings: Settings) -> Path | None:
     """None for PostgreSQL, and for SQLite in memory."""
@@ -17,6 +21,7 @@ def database_file(settings: Settings) -> Path | None:
     from towline_once.db.sqlite import file_of
 
     return file_of(settings.database_url)
+
 
 def own_files(settings: Settings) -> list[Path]:
     """The files that Towline makes, some of which are there: nobody else needs them."""
@@ -32,10 +37,12 @@ def own_files(settings: Settings) -> list[Path]:
         found += [audit.with_name(f"{audit.name}{ending}") for ending in names]
     return list(dict.fromkeys(found))
 
+
 def given_files(settings: Settings) -> list[Path]:
     """Files with secrets that a person made, who may mean a group to read them."""
     given = (settings.serve.secret_file, settings.github.app_key_file)
     return [file for file in given if file is not None]
+
 
 class SecretSource:
     """The secret that signs sessions and seals API keys, found when it is first asked for.
@@ -73,7 +80,7 @@ class SecretSource:
         return None if folder is None else folder / "secret"
 
     def _read(self, *, make: bool) -> SigningSecret | None:
-        from towline_once.private_files import (read_secret, secret_made_once)
+        from towline_once.private_files import read_secret, secret_made_once
 
         serve, file = self._settings.serve, self.file
         if serve.secret is not None:

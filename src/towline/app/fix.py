@@ -8,36 +8,36 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from towline_once.coordination.locks import LockService
-from towline.events import Event
-from towline_once.coordination.rate_limit import Rates
-from towline_once.errors import (Definitive, NotIsolated)
-from towline.fix.fixers.pip_audit import PipAudit
-from towline.fix.fixers.config import (AgentConfig, FixerConfig, LlmConfig)
-from towline.fix.fixers import load_fixers
-from towline.inbox.dispatch import Track
-from towline.fix.pipeline import (FixHandler, FixParts)
-from towline.fix.audit_schedule import (AUDIT, AuditHandler, AuditStarter, schedules_of)
-from towline.fix.checks import (Safety, Scans, Validation)
-from towline.fix.plan import (Patcher, Planner)
-from towline.fix.starter import (FIX, FixStarter)
-from towline.upkeep.retention import Pruning
-from towline.fix.publish import Publishing
-from towline.upkeep.periodic import Chore
-from towline.jobs.runner import Handler
-from towline.git.repository import (GitOptions, GitRepositories)
-from towline.git.worktree import Author
-from towline_once.ports import Clock
-from towline.inbox.model import Stored
-from towline.jobs.model import (Claimed, JobStore)
-from towline.sandbox.choice import MachineSandbox
+from towline.app.policy import command_of, fix_rules_of
 from towline.app.tow import Outside
-from towline.config import (DEFAULT_FILE, Settings, variables)
+from towline.config import DEFAULT_FILE, Settings, variables
 from towline.config.fix import FixSettings
-from towline.app.policy import (command_of, fix_rules_of)
+from towline.events import Event
+from towline.fix.audit_schedule import AUDIT, AuditHandler, AuditStarter, schedules_of
+from towline.fix.checks import Safety, Scans, Validation
+from towline.fix.fixers import load_fixers
+from towline.fix.fixers.config import AgentConfig, FixerConfig, LlmConfig
+from towline.fix.fixers.pip_audit import PipAudit
+from towline.fix.pipeline import FixHandler, FixParts
+from towline.fix.plan import Patcher, Planner
+from towline.fix.publish import Publishing
+from towline.fix.starter import FIX, FixStarter
 from towline.fix.store import SqlRuns
-from towline_once.db.statement import Database
+from towline.git.repository import GitOptions, GitRepositories
+from towline.git.worktree import Author
+from towline.inbox.dispatch import Track
+from towline.inbox.model import Stored
+from towline.jobs.model import Claimed, JobStore
+from towline.jobs.runner import Handler
+from towline.sandbox.choice import MachineSandbox
+from towline.upkeep.periodic import Chore
+from towline.upkeep.retention import Pruning
+from towline_once.coordination.locks import LockService
+from towline_once.coordination.rate_limit import Rates
 from towline_once.db.sqlite import path_of
+from towline_once.db.statement import Database
+from towline_once.errors import Definitive, NotIsolated
+from towline_once.ports import Clock
 
 _AT_A_TIME = 20
 _REVIVE_SECONDS = 60.0

@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from towline_once.asgi.messages import (App, Problem, Receive, Scope, Send, answer, json_messages, unforeseen)
 from towline.inbox.http import PREFIX as HOOKS
+from towline_once.asgi.messages import (
+    App,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    json_messages,
+    unforeseen,
+)
 
 MESH: Final = "/mesh/"
 PROBES: Final = ("/healthz", "/readyz")

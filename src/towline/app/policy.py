@@ -8,16 +8,33 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from towline_once.coordination.circuit_breaker import Limits
-from towline.pulls.budgets import (STRATEGIES, Counts)
-from towline_once.failure_patterns import Pattern
-from towline.fix.model import (BANDIT, AllowedLine, Command, FixPolicy, FixRules, IssueRule)
-from towline.pulls.signals import (DEFAULT_TRIGGERS, OUTCOMES, POKED, Poked, Signal, Signals, Towing, Trigger)
-from towline.pulls.staleness import (THRESHOLD_SECONDS, Thresholds)
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
 from towline.config import Settings
-from towline.config.fix import (RepoFixSettings, ToolSettings)
-from towline.config.tow import (BudgetSettings, FailurePatternSettings, RepoSettings, RepoTriggersSettings, SignalsSettings, StalenessSettings, TriggerSettings)
+from towline.config.fix import RepoFixSettings, ToolSettings
+from towline.config.tow import (
+    BudgetSettings,
+    FailurePatternSettings,
+    RepoSettings,
+    RepoTriggersSettings,
+    SignalsSettings,
+    StalenessSettings,
+    TriggerSettings,
+)
+from towline.fix.model import BANDIT, AllowedLine, Command, FixPolicy, FixRules, IssueRule
+from towline.pulls.budgets import STRATEGIES, Counts
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.pulls.signals import (
+    DEFAULT_TRIGGERS,
+    OUTCOMES,
+    POKED,
+    Poked,
+    Signal,
+    Signals,
+    Towing,
+    Trigger,
+)
+from towline.pulls.staleness import THRESHOLD_SECONDS, Thresholds
+from towline_once.coordination.circuit_breaker import Limits
+from towline_once.failure_patterns import Pattern
 
 T = TypeVar("T", bound=BaseModel)
 _AS_IN_SETTINGS = (

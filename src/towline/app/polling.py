@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from towline_once.coordination.sql import SqlDocuments
+from towline.config import Settings
+from towline.forges.polling import Polled
 from towline.inbox.dispatch import Track
 from towline.inbox.ingest import Ingest
-from towline.inbox.poll import (Pollers, PollRules)
-from towline.inbox.poll_dedup import FirstTold
-from towline_once.ports import Clock
 from towline.inbox.model import Inbox
-from towline.forges.polling import Polled
-from towline.config import Settings
+from towline.inbox.poll import Pollers, PollRules
+from towline.inbox.poll_dedup import FirstTold, SqlOwners
+from towline_once.coordination.sql import SqlDocuments
 from towline_once.db.statement import Database
-from towline.inbox.poll_dedup import SqlOwners
+from towline_once.ports import Clock
 
 if TYPE_CHECKING:
     from towline.forges.github.auth import GitHubApp
@@ -41,8 +40,8 @@ def pollers_of(
     places: list[Polled] = []
     if polling.github:
         from towline.forges.github.auth import Access
-        from towline.forges.github.polling import GitHubPolling
         from towline.forges.github.client import github_client
+        from towline.forges.github.polling import GitHubPolling
 
         rest = github_client(settings.github.api_url, clock, deadline_seconds=_DEADLINE_SECONDS)
         token = None if app is not None else settings.github.token
@@ -56,7 +55,7 @@ def pollers_of(
         api = GitLabApi(gitlab.api_url, clock, gitlab.token or "", _DEADLINE_SECONDS)
         places += [GitLabPolling(api, repo) for repo in polling.gitlab]
     if polling.jira:
-        from towline.integrations.jira.client import (Jira, JiraPolling)
+        from towline.integrations.jira.client import Jira, JiraPolling
 
         jira = settings.jira
         client = Jira(jira.url or "", clock, token=jira.token or "", user=jira.user)

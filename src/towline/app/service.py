@@ -12,67 +12,67 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from towline.observability import tracing
-from towline.observability.audit import (AuditFile, trouble_with)
-from towline_once.coordination.locks import LockService
-from towline_once.coordination.sql import (SqlDocuments, SqlRates, SqlSeen)
-from towline_once.keys import (REDELIVERY_SECONDS, check_horizons)
-from towline.forges.delivery_log import (app_hook, repo_hook)
-from towline.jobs.model import Backoff
-from towline.submit.rules import Keep
-from towline_once.coordination.rate_limit import (Rates, per_minute)
-from towline.jobs.embedded import Crowd
-from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
-from towline_once.errors import Rejected
-from towline.commands.service import Bridge
-from towline.inbox.dispatch import DeliveryHandler
-from towline.fix.starter import StartReader
-from towline.inbox.ingest import (DELIVERY, Ingest, Sender)
-from towline.upkeep.retention import (Pruning, plain)
-from towline.upkeep.reaper import Reaper
-from towline.inbox.retention import Tidying
-from towline.reconciler.sweep import Reconciler
-from towline.inbox.lost_deliveries import Recovery
-from towline.inbox.schedules import Schedules
-from towline.submit.service import (Submit, SubmitPolicy)
-from towline.upkeep.periodic import (Chore, Upkeep)
-from towline.jobs.runner import (Crew, Handler, WorkRules)
-from towline_once.ports import Clock
-from towline_once.ports import SeenStore
-from towline.jobs.model import Bell
+from towline.app.files import SecretSource, database_file, given_files, own_files
 from towline.app.fix import FixService
-from towline.app.polling import (first_told, pollers_of)
-from towline.app.tow import (Outside, TowParts, github_app_of, hook_log_of, outside_of)
-from towline.config import Settings
 from towline.app.policy import fix_rules_of
-from towline.inbox.sources import SOURCES
-from towline.http.key_store import SqlApiKeys
-from towline_once.clock import SystemClock
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline.inbox.store import SqlInbox
-from towline.jobs.store import SqlJobs
-from towline_once.private_files import (close_to_others, open_to_anybody, open_to_others, without_followers)
-from towline.pulls.store import SqlPulls
-from towline.submit.store import SqlRequests
-from towline.inbox.schedules import SqlSchedules
-from towline.dashboard.session_store import SqlSessions
-from towline_once.db.statement import Database
-from towline_once.metrics import (Audit, audit_to_log)
-from towline.http.key_attempts import Proxies
-from towline.http.auth import Keyring
-from towline.dashboard.stream_shutdown import Farewell
+from towline.app.polling import first_told, pollers_of
+from towline.app.tow import Outside, TowParts, github_app_of, hook_log_of, outside_of
+from towline.commands.service import Bridge
+from towline.config import Settings
 from towline.dashboard.session import Sessions
-from towline.inbox.http import (HookLimits, Hooks)
+from towline.dashboard.session_store import SqlSessions
+from towline.dashboard.stream_shutdown import Farewell
+from towline.fix.starter import StartReader
+from towline.forges.delivery_log import app_hook, repo_hook
+from towline.http.auth import Keyring
 from towline.http.host_check import Hosts
-from towline.http.secret_check import warn_of_other_secrets
+from towline.http.key_attempts import Proxies
+from towline.http.key_store import SqlApiKeys
 from towline.http.readiness import Readiness
-from towline.http.repeatable import (Ledger, RepeatableWrites)
-from towline_once.backends import (Backend, backend_for, backend_over, database_for)
-from towline.app.files import (SecretSource, database_file, given_files, own_files)
+from towline.http.repeatable import Ledger, RepeatableWrites
+from towline.http.secret_check import warn_of_other_secrets
+from towline.inbox.dispatch import DeliveryHandler
+from towline.inbox.http import HookLimits, Hooks
+from towline.inbox.ingest import DELIVERY, Ingest, Sender
+from towline.inbox.lost_deliveries import Recovery, SqlHookHours
+from towline.inbox.retention import Tidying
+from towline.inbox.schedules import Schedules, SqlSchedules
+from towline.inbox.sources import SOURCES
+from towline.inbox.store import SqlInbox
+from towline.jobs.embedded import Crowd, EmbeddedWorker, ShoutingBell
+from towline.jobs.model import Backoff, Bell
+from towline.jobs.runner import Crew, Handler, WorkRules
+from towline.jobs.store import SqlJobs
+from towline.observability import tracing
+from towline.observability.audit import AuditFile, trouble_with
+from towline.pulls.store import SqlPulls
+from towline.reconciler.sweep import Reconciler
+from towline.submit.rules import Keep
+from towline.submit.service import Submit, SubmitPolicy
+from towline.submit.store import SqlRequests
+from towline.upkeep.periodic import Chore, Upkeep
+from towline.upkeep.reaper import Reaper
+from towline.upkeep.retention import Pruning, plain
+from towline_once.backends import Backend, backend_for, backend_over, database_for
+from towline_once.clock import SystemClock
+from towline_once.coordination.locks import LockService
+from towline_once.coordination.rate_limit import Rates, per_minute
+from towline_once.coordination.sql import SqlDocuments, SqlRates, SqlSeen
+from towline_once.db.statement import Database
+from towline_once.errors import Rejected
+from towline_once.keys import REDELIVERY_SECONDS, check_horizons
+from towline_once.metrics import Audit, audit_to_log
+from towline_once.ports import Clock, SeenStore
+from towline_once.private_files import (
+    close_to_others,
+    open_to_anybody,
+    open_to_others,
+    without_followers,
+)
 
 if TYPE_CHECKING:
-    from towline.jobs.celery import CeleryBell
     from towline.forges.github.delivery_log import GitHubHookLog
+    from towline.jobs.celery import CeleryBell
     from towline_once.db.redis.client import Redis
 
 _log = logging.getLogger("towline.service")

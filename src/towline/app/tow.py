@@ -8,38 +8,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.breaker_registry import BreakerBoard
-from towline_once.coordination.sql import (SqlDocuments, SqlRates)
-from towline.events import Commented
-from towline.forges.registry import FORGES
-from towline.pulls.policy import TowPolicy
-from towline_once.errors import Rejected
-from towline.commands.service import (COMMAND, Bridge)
+from towline.app.policy import breaker_limits_of, policy_of
 from towline.commands.comments import COMMENT
-from towline.pulls.discover import Discoverer
-from towline.remediation.escalation import (ESCALATE, NOTIFY, Escalations)
-from towline.remediation.triggers import Poker
-from towline.upkeep.retention import (Pruning, plain)
-from towline.reconciler.sweep import Reconciler
-from towline.remediation.breakers import (GLOBAL, Breakers)
-from towline.remediation.service import (Pause, Remediator)
-from towline.pulls.tracker import Tracker
-from towline.upkeep.periodic import Chore
-from towline.jobs.runner import Handler
-from towline.integrations.notify import AppriseNotifier
-from towline.integrations.ci import Ci
-from towline_once.ports import Clock
-from towline.forges.base import Forge
-from towline.inbox.model import Stored
-from towline.jobs.model import (Bell, JobStore)
-from towline.integrations.notify import Notifier
+from towline.commands.service import COMMAND, Bridge
 from towline.config import Settings
-from towline.app.policy import (breaker_limits_of, policy_of)
+from towline.events import Commented
+from towline.forges.base import Forge
+from towline.forges.registry import FORGES
+from towline.inbox.model import Stored
+from towline.integrations.ci import Ci
+from towline.integrations.notify import AppriseNotifier, Notifier
+from towline.jobs.model import Bell, JobStore
+from towline.jobs.runner import Handler
+from towline.pulls.discover import Discoverer
 from towline.pulls.parking_store import SqlParking
+from towline.pulls.policy import TowPolicy
 from towline.pulls.store import SqlPulls
+from towline.pulls.tracker import Tracker
+from towline.reconciler.sweep import Reconciler
+from towline.remediation.breakers import GLOBAL, Breakers
+from towline.remediation.escalation import ESCALATE, NOTIFY, Escalations
+from towline.remediation.service import Pause, Remediator
+from towline.remediation.triggers import Poker
+from towline.upkeep.periodic import Chore
+from towline.upkeep.retention import Pruning, plain
+from towline_once.coordination.breaker_registry import BreakerBoard
+from towline_once.coordination.circuit_breaker import BreakerService
+from towline_once.coordination.sql import SqlDocuments, SqlRates
 from towline_once.db.statement import Database
+from towline_once.errors import Rejected
 from towline_once.metrics import Audit
+from towline_once.ports import Clock
 
 if TYPE_CHECKING:  # they load an HTTP client, which a worker without a forge has no use for
     from towline.forges.github.auth import GitHubApp

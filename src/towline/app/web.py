@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from towline.dashboard.queries import SqlInsights
-from towline.inbox.lost_deliveries import SqlHookHours
-from towline_once.asgi.messages import App
 from towline.app.control_plane import create_control_app
-from towline.dashboard.collaborators import Desk
 from towline.app.data_plane_docs import FRAGMENT
-from towline.app.gateway import (PROBES, Gateway, ProbesOnly)
-from towline.http.json_body import MOST_BYTES
-from towline.submit.http import (Mesh, is_of_workers)
-from towline.http.openapi import document_of
+from towline.app.gateway import PROBES, Gateway, ProbesOnly
+from towline.dashboard.collaborators import Desk
+from towline.dashboard.queries import SqlInsights
 from towline.fix.http import Runs
+from towline.http.json_body import MOST_BYTES
+from towline.http.openapi import document_of
+from towline.inbox.lost_deliveries import SqlHookHours
 from towline.pulls.access import Tow
+from towline.submit.http import Mesh, is_of_workers
+from towline_once.asgi.messages import App
 
 if TYPE_CHECKING:
     from towline.app.service import Service

@@ -11,7 +11,18 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
-from towline.cli import (bench, command, doctor, extensions, init, pulls, reconcile, runs, score, tune)
+from towline.cli import (
+    bench,
+    command,
+    doctor,
+    extensions,
+    init,
+    pulls,
+    reconcile,
+    runs,
+    score,
+    tune,
+)
 from towline.cli.keys import keys
 from towline.cli.output import (
     leave_what_cannot_be_written,
@@ -57,7 +68,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @database.command("upgrade")
 def upgrade(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Bring the tables to this version's schema; safe to run at any time, by many at once."""
-    from towline.cli.db import (show, upgraded)
+    from towline.cli.db import show, upgraded
 
     show(_run(upgraded(config)), json)
 
@@ -65,7 +76,7 @@ def upgrade(config: ConfigOption = None, json: JsonOption = False) -> None:
 @database.command("current")
 def current(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show which version the tables have, and which one this Towline needs."""
-    from towline.cli.db import (found, show)
+    from towline.cli.db import found, show
 
     show(_run(found(config)), json)
 

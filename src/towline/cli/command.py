@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towline.cli import progress
-from towline.cli.pulls import (Config, Json, Ref, print_json, ref_of)
 from towline.cli.database import check_tables
+from towline.cli.pulls import Config, Json, Ref, print_json, ref_of
 
 if TYPE_CHECKING:
     from towline.commands.service import Bridge

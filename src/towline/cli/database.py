@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
-    from towline_once.ports import Clock
     from towline.config import Settings
     from towline_once.db.statement import Database
+    from towline_once.ports import Clock
 
 
 class Opened(NamedTuple):
@@ -29,8 +29,8 @@ class Opened(NamedTuple):
 async def opened_database(config: Path | Settings | None) -> AsyncIterator[Opened]:
     """The database that the settings name; `Rejected` if it has not the tables of this version."""
     from towline import config as settings
-    from towline_once.clock import SystemClock
     from towline_once.backends import database_for
+    from towline_once.clock import SystemClock
 
     loaded = config if isinstance(config, settings.Settings) else settings.load(config)
     clock = SystemClock()

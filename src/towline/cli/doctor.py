@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towline.cli.pulls import (Config, Json, print_json)
+from towline.cli.pulls import Config, Json, print_json
 
 if TYPE_CHECKING:
     from towline.doctor.checks import Report

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from towline.cli.listing import Column, coloured, show_rows
-from towline.doctor.findings import (Finding, tally)
+from towline.doctor.findings import Finding, tally
 
 _FINDINGS: Final = (Column("verdict"), Column("check"), Column("found", folds=True))
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "failure": "bold red"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from towline.cli.pulls import (Json, print_json)
+from towline.cli.pulls import Json, print_json
 from towline_once.errors import Rejected
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from towline.forges.registry import (FORGES, title_of)
+from towline.forges.registry import FORGES, title_of
 
 NO_FORGE: Final = "none"
 

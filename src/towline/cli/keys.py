@@ -14,8 +14,8 @@ from towline.cli.database import opened_database
 from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
-    from towline.http.key_store import (ApiKeyStore, StoredKey)
     from towline.app.files import SecretSource
+    from towline.http.key_store import ApiKeyStore, StoredKey
 
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 
@@ -111,8 +111,8 @@ async def _existing_store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
 @asynccontextmanager
 async def _store(config: Path | None) -> AsyncIterator[tuple[ApiKeyStore, SecretSource]]:
     from towline import config as settings
-    from towline.http.key_store import SqlApiKeys
     from towline.app.files import SecretSource
+    from towline.http.key_store import SqlApiKeys
     from towline_once.backends import database_for
 
     loaded = settings.load(config)

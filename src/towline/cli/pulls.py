@@ -71,7 +71,7 @@ def pull(ref: Ref, config: Config = None, json: Json = False) -> None:
 def explain(ref: Ref, config: Config = None, json: Json = False) -> None:
     """Say why each decision on a pull request was taken, and what comes next."""
     told = progress.run("Reading the pull request", _told(config, ref))
-    from towline.cli.pulls_text import (explained, show_explanation)
+    from towline.cli.pulls_text import explained, show_explanation
 
     if json:
         print_json(explained(told))
@@ -121,9 +121,9 @@ async def _opened(config: Path | None) -> AsyncIterator[_Opened]:
 
 
 async def _fleet(config: Path | None, choice: _Choice) -> dict[str, Any]:
-    from towline.pulls.lifecycle import STATES
-    from towline.pulls.fleet import (Fleet, Wanted)
+    from towline.pulls.fleet import Fleet, Wanted
     from towline.pulls.http_models import pull_out
+    from towline.pulls.lifecycle import STATES
 
     given = choice.state
     known = next((one for one in STATES if one == (given or "").upper()), None)
@@ -147,8 +147,8 @@ async def _status(config: Path | None, text: str) -> PullStatus:
 
 async def _told(config: Path | None, text: str) -> Told:
     from towline.cli.pulls_text import Told
-    from towline.history.explain import (notes_on, when_next)
-    from towline.pulls.fleet import (full_name, story_of)
+    from towline.history.explain import notes_on, when_next
+    from towline.pulls.fleet import full_name, story_of
     from towline.reconciler.status import pull_status
 
     name, number = ref_of(text)

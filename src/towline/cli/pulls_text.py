@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
 from rich.console import Console
 from rich.text import Text
-from towline.cli.listing import Column
-from towline.cli.listing import clean
-from towline.cli.listing import coloured
-from towline.cli.listing import show_rows
-from towline.cli.listing import terminal
-from towline.history.explain import Note
-from towline.history.explain import budget_told
-from towline.history.explain import lateness
-from towline.history.explain import spoken
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TYPE_CHECKING
-import sys
+
+from towline.cli.listing import Column, clean, coloured, show_rows, terminal
+from towline.history.explain import Note, budget_told, lateness, spoken
 
 if TYPE_CHECKING:
     from towline.pulls.http_models import EventOut

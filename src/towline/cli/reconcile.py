@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towline.cli import progress
-from towline.cli.pulls import (Config, Json, print_json)
 from towline.cli.database import check_tables
+from towline.cli.pulls import Config, Json, print_json
 from towline_once.errors import Transient
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from towline.cli import progress
-from towline.cli.pulls import (Config, Json, print_json)
 from towline.cli.database import opened_database
+from towline.cli.pulls import Config, Json, print_json
 from towline.fix.model import RunState
 from towline_once.errors import Rejected
 
@@ -50,8 +50,8 @@ def runs(
 async def _listed(
     config: Path | None, repo: str | None, state: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    from towline.fix.store import SqlRuns
     from towline.fix.http import run_in_list
+    from towline.fix.store import SqlRuns
 
     known = next((one for one in _STATES if one == (state or "").lower()), None)
     if state is not None and known is None:

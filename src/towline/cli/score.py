@@ -9,7 +9,7 @@ import typer
 
 from towline.cli import progress
 from towline.cli.history import Repo, opened_history, repo_named
-from towline.cli.pulls import (Config, Json, print_json)
+from towline.cli.pulls import Config, Json, print_json
 
 if TYPE_CHECKING:
     from towline.reconciler.http import ScoreOut
@@ -36,9 +36,9 @@ def score(repo: Repo = None, hours: _Hours = 24, config: Config = None, json: Js
 
 
 async def _scored(config: Path | None, repo: str | None, hours: float) -> ScoreOut:
-    from towline.reconciler.observe import score as scored
     from towline.config import load
     from towline.reconciler.http import score_out
+    from towline.reconciler.observe import score as scored
 
     async with opened_history(load(config)) as (pulls, _):
         name = await repo_named(pulls, repo)

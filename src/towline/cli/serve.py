@@ -19,12 +19,12 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError
 
-from towline.observability import logs
-from towline_once.errors import Rejected
 from towline.app.service import Service
-from towline.config import (ServeSettings, Settings, load)
+from towline.config import ServeSettings, Settings, load
+from towline.http.uvicorn_protocol import Edge, EdgeLimits, SilentConnection, connections_for
+from towline.observability import logs
 from towline_once.asgi.messages import App
-from towline.http.uvicorn_protocol import (Edge, EdgeLimits, SilentConnection, connections_for)
+from towline_once.errors import Rejected
 
 _GRACE_SECONDS = 10
 _MOST_FILES = 65_536

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from towline.cli import progress
-from towline.cli.pulls import (Config, Json, print_json)
+from towline.cli.pulls import Config, Json, print_json
 from towline_once.errors import Rejected
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from towline.cli import progress
 from towline.cli.history import Repo, Since, opened_history, repo_named, since_us
-from towline.cli.pulls import (Config, Json, print_json)
+from towline.cli.pulls import Config, Json, print_json
 from towline_once.errors import Rejected
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ async def _tuned(
     percentile: float, since: str | None, repo: str | None, config: Path | None
 ) -> Tuned:
     from towline import config as settings
-    from towline.pulls.lifecycle import State
-    from towline.history.tune import (Waits, observe, rows)
-    from towline.pulls.store import whole_logs
     from towline.app.policy import policy_of
+    from towline.history.tune import Waits, observe, rows
+    from towline.pulls.lifecycle import State
+    from towline.pulls.store import whole_logs
 
     loaded = settings.load(config)
     policy = policy_of(loaded)

@@ -25,8 +25,8 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 def log(error: Exception) -> None:
     """Only `serve` and `worker` have set up a log by now."""
     if logging.getLogger("towline").level == logging.NOTSET:
-        from towline.observability import logs
         from towline import config
+        from towline.observability import logs
 
         with contextlib.suppress(Exception):  # perhaps it is the settings that are wrong
             wanted = config.load().log

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from towline.observability import logs
-from towline.cli.serve import bound, guarded, loop_factory, server_of, shown_address
 from towline.app.service import Service
-from towline.config import (Settings, WorkerSettings, load)
+from towline.cli.serve import bound, guarded, loop_factory, server_of, shown_address
+from towline.config import Settings, WorkerSettings, load
 from towline.http.probes import WorkerDoor
+from towline.observability import logs
 
 _WATCH_SECONDS = 0.5
 

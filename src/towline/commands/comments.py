@@ -15,21 +15,20 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
-from towline.inbox.slash_commands import (COMMANDS, Command, Parsed, parse)
-from towline.events import (Actor, Commented)
-from towline.jobs.ids import job_id
+from towline.commands.failure_notices import MOST_ATTEMPTS
+from towline.commands.routing import Answers, CommandSource, Ordered, rejection
+from towline.events import Actor, Commented
+from towline.forges.base import Forge, Permission
 from towline.forges.snapshot import PullRef
+from towline.inbox.slash_commands import COMMANDS, Command, Parsed, parse
+from towline.jobs.ids import job_id
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline.pulls.command_rules import NoCredentials, NotNow, UnknownPull, lacking
+from towline.pulls.model import PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.pulls.selection import is_person
+from towline.pulls.store import Change, PullStore
 from towline_once.errors import Rejected
-from towline.commands.failure_notices import MOST_ATTEMPTS
-from towline.commands.routing import (Answers, CommandSource, Ordered, rejection)
-from towline.pulls.command_rules import (NotNow, UnknownPull)
-from towline.pulls.command_rules import (NoCredentials, lacking)
-from towline.forges.base import (Forge, Permission)
-from towline.jobs.model import (OWN_QUEUE, NewJob)
-from towline.pulls.store import (Change, PullStore)
-from towline.pulls.model import PullRecord
 
 COMMENT: Final = "comment"
 _AGAIN_AFTER_US: Final = 30_000_000

@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from towline.pulls.command_rules import STRATEGY_OF
-from towline.inbox.slash_commands import Command
-from towline.pulls.lifecycle import TERMINAL
-from towline.remediation.strategies import OUTCOME
+from towline.commands.routing import Answers, Routed, order_id, why_marker, written_by
 from towline.forges.snapshot import PullRef
-from towline.commands.routing import (Answers, Routed, order_id, why_marker, written_by)
-from towline.pulls.store import whole_log
-from towline.jobs.model import (Claimed, JobStore)
-from towline.pulls.store import (Change, PullStore)
-from towline.pulls.model import (PullEvent, PullRecord)
+from towline.inbox.slash_commands import Command
+from towline.jobs.model import Claimed, JobStore
+from towline.pulls.command_rules import STRATEGY_OF
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.store import Change, PullStore, whole_log
+from towline.remediation.strategies import OUTCOME
 
 FAILED: Final = "COMMAND_FAILED"
 MOST_TRIES: Final = 6

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from towline.forges.base import Forge
+from towline.forges.credentials import no_credentials
+from towline.forges.snapshot import PullRef
 from towline.inbox.slash_commands import Command
 from towline.pulls.lifecycle import TERMINAL
-from towline.remediation.strategies import (OUTCOME, REMEDIES)
-from towline.forges.snapshot import PullRef
+from towline.pulls.model import EventSource, PullEvent, PullRecord
+from towline.pulls.store import Change, PullStore
+from towline.remediation.record_changes import Order, closing, entered
+from towline.remediation.strategies import OUTCOME, REMEDIES
 from towline_once.errors import Rejected
-from towline.forges.credentials import no_credentials
-from towline.remediation.record_changes import (Order, closing, entered)
-from towline.forges.base import Forge
-from towline.pulls.store import (Change, PullStore)
-from towline.pulls.model import (EventSource, PullEvent, PullRecord)
 
 ABANDONED = "ABANDONED"
 REJECTED = "COMMAND_REJECTED"
@@ -23,12 +23,6 @@ _log = logging.getLogger("towline.tow")
 
 
 CommandSource: TypeAlias = Literal["pr-comment", "admin-api"]
-
-
-
-
-
-
 
 
 class Ordered(NamedTuple):

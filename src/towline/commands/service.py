@@ -16,33 +16,49 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
-from towline.inbox.slash_commands import (COMMANDS, Command)
-from towline.pulls.command_rules import (STRATEGY_OF, refusal)
-from towline.remediation.escalation_text import why
-from towline.events import Commented
-from towline.jobs.ids import job_id
-from towline.remediation.strategies import (REMEDIES, target_of)
-from towline.forges.snapshot import PullRef
-from towline.pulls.policy import TowPolicy
-from towline_once.coordination.rate_limit import (rate_of, verdict)
-from towline_once.errors import (Definitive, LeaseLost, Rejected, Transient, Unavailable)
-from towline.commands.comments import (COMMENT, CommentedCommands, asked_again, asked_before)
-from towline.commands.failure_notices import (MOST_ATTEMPTS, MOST_TRIES, Failures, is_given_up)
-from towline.commands.routing import (REJECTED, Answers, CommandSource, Ordered, Routed, cancelled, left_to_a_person, order_id, rejection, why_marker, written_by)
-from towline.pulls.command_rules import (NotNow, UnknownCommand, UnknownPull)
-from towline.pulls.command_rules import (NoCredentials, lacking)
-from towline.remediation.escalation import params_of
-from towline.pulls.store import whole_log
-from towline.remediation.service import (Remediator, asks_to_wait)
-from towline.remediation.record_changes import (Order, as_known)
+from towline.commands.comments import COMMENT, CommentedCommands, asked_again, asked_before
+from towline.commands.failure_notices import MOST_ATTEMPTS, MOST_TRIES, Failures, is_given_up
 from towline.commands.metrics import COMMANDS as COMMANDS_COUNTED
-from towline_once.ports import Clock
-from towline_once.ports import RateStore
+from towline.commands.routing import (
+    REJECTED,
+    Answers,
+    CommandSource,
+    Ordered,
+    Routed,
+    cancelled,
+    left_to_a_person,
+    order_id,
+    rejection,
+    why_marker,
+    written_by,
+)
+from towline.events import Commented
 from towline.forges.base import Forge
+from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
-from towline.jobs.model import (OWN_QUEUE, Bell, Claimed, JobStore, NewJob)
-from towline.pulls.store import (Change, PullStore)
-from towline.pulls.model import (PullEvent, PullRecord)
+from towline.inbox.slash_commands import COMMANDS, Command
+from towline.jobs.ids import job_id
+from towline.jobs.model import OWN_QUEUE, Bell, Claimed, JobStore, NewJob
+from towline.pulls.command_rules import (
+    STRATEGY_OF,
+    NoCredentials,
+    NotNow,
+    UnknownCommand,
+    UnknownPull,
+    lacking,
+    refusal,
+)
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.policy import TowPolicy
+from towline.pulls.store import Change, PullStore, whole_log
+from towline.remediation.escalation import params_of
+from towline.remediation.escalation_text import why
+from towline.remediation.record_changes import Order, as_known
+from towline.remediation.service import Remediator, asks_to_wait
+from towline.remediation.strategies import REMEDIES, target_of
+from towline_once.coordination.rate_limit import rate_of, verdict
+from towline_once.errors import Definitive, LeaseLost, Rejected, Transient, Unavailable
+from towline_once.ports import Clock, RateStore
 
 __all__ = [
     "COMMAND",

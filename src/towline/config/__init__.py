@@ -21,13 +21,48 @@ from pydantic import (
     model_validator,
 )
 
+from towline.config.complaints import PREFIX, first_complaint, shown, table_at
+from towline.config.fix import FixSettings, lacking
+from towline.config.polling import PollingSettings, needed
+from towline.config.sources import (
+    GitHubSettings,
+    GitLabSettings,
+    JenkinsSettings,
+    JiraSettings,
+    SourceSettings,
+)
+from towline.config.tow import (
+    BudgetSettings,
+    CommandSettings,
+    FailurePatternSettings,
+    NotifySettings,
+    ReconcilerSettings,
+    RepoSettings,
+    SignalsSettings,
+    StalenessSettings,
+    TowSettings,
+    TriggersSettings,
+)
+from towline.config.values import (
+    LONGEST_SECONDS,
+    Bytes,
+    Count,
+    Host,
+    HostNames,
+    KeyText,
+    LongSecret,
+    Name,
+    Networks,
+    Port,
+    Seconds,
+    SecondStoreUrl,
+    SharedSecret,
+    StoreUrl,
+    Table,
+    repo_name,
+    words_of,
+)
 from towline_once.errors import Rejected
-from towline.config.complaints import (PREFIX, first_complaint, shown, table_at)
-from towline.config.fix import (FixSettings, lacking)
-from towline.config.polling import (PollingSettings, needed)
-from towline.config.sources import (GitHubSettings, GitLabSettings, JenkinsSettings, JiraSettings, SourceSettings)
-from towline.config.tow import (BudgetSettings, CommandSettings, FailurePatternSettings, NotifySettings, ReconcilerSettings, RepoSettings, SignalsSettings, StalenessSettings, TowSettings, TriggersSettings)
-from towline.config.values import (LONGEST_SECONDS, Bytes, Count, Host, HostNames, KeyText, LongSecret, Name, Networks, Port, Seconds, SecondStoreUrl, SharedSecret, StoreUrl, Table, repo_name, words_of)
 
 DEFAULT_FILE = "towline.toml"
 _NOT_SETTINGS = ("TOWLINE_TEST_", "TOWLINE_CONFIG")

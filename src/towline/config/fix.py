@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from towline.config.values import (
+    Count,
+    HttpUrl,
+    Name,
+    Names,
+    RepoName,
+    RepoNames,
+    Seconds,
+    Share,
+    Table,
+    Words,
+    list_of,
+)
+from towline.forges.registry import FORGES
 from towline.inbox import cron
 from towline.inbox.slash_commands import COMMANDS
-from towline.forges.registry import FORGES
 from towline_once.errors import Rejected
-from towline.config.values import (Count, HttpUrl, Name, Names, RepoName, RepoNames, Seconds, Share, Table, Words, list_of)
 
 if TYPE_CHECKING:
     ForgeName: TypeAlias = str

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from towline.config.values import (Count, RepoNames, Seconds, Table)
+from towline.config.values import Count, RepoNames, Seconds, Table
 
 
 def _jql(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from towline.config.values import (HttpUrl, Seconds, Secret, SharedSecrets, Strings, Table)
+from towline.config.values import HttpUrl, Seconds, Secret, SharedSecrets, Strings, Table
 
 
 class SourceSettings(Table):

@@ -7,11 +7,26 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from towline.config.fix import RepoFixSettings
+from towline.config.values import (
+    MOST,
+    AppriseUrls,
+    Count,
+    HttpUrl,
+    Name,
+    Names,
+    Regex,
+    Regexes,
+    RepoNames,
+    Seconds,
+    Share,
+    Table,
+    Words,
+    list_of,
+)
 from towline.pulls.budgets import MAX_TRIES
 from towline.pulls.signals import TriggerKind
 from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline.config.fix import RepoFixSettings
-from towline.config.values import (MOST, AppriseUrls, Count, HttpUrl, Name, Names, Regex, Regexes, RepoNames, Seconds, Share, Table, Words, list_of)
 
 Tries = Annotated[int, Field(ge=0, le=MOST)]
 

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from towline_once.asgi.messages import Problem
-from towline.inbox.access import Control
-from towline.dashboard import (audit, demo_controls, fleet, live, sessions_page, sign_in, work)
+from towline.dashboard import audit, demo_controls, fleet, live, sessions_page, sign_in, work
 from towline.dashboard.collaborators import Desk
 from towline.dashboard.live import Live
+from towline.dashboard.page_request import House, guarded
 from towline.dashboard.render import static_file
-from towline.dashboard.page_request import (House, guarded)
+from towline.inbox.access import Control
 from towline.pulls.access import Tow
+from towline_once.asgi.messages import Problem
 
 _GET: Final = ["GET"]
 _POST: Final = ["POST"]

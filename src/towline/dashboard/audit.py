@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from pathlib import Path
-from starlette.responses import Response
-from towline.dashboard.page_request import Visit
-from towline.dashboard.page_request import page
-from typing import Any
-from typing import Final
-from typing import NamedTuple
 import asyncio
-import orjson
 import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+import orjson
+from starlette.responses import Response
+
+from towline.dashboard.page_request import Visit, page
 
 # -------------------------------------------------------------- audit_tail
 # The end of the audit file, newest first. A line that cannot be read is left out.

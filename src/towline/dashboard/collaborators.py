@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Protocol
+
 from towline.dashboard.queries import SqlInsights
 from towline.dashboard.session import Sessions
 from towline.dashboard.stream_shutdown import Farewell
 from towline.fix.http import Runs
 from towline.forges.base import Forge
-from typing import NamedTuple
-from typing import Protocol
-from typing import TYPE_CHECKING
 
 
 class Desk(NamedTuple):
@@ -41,10 +38,12 @@ class Lever(NamedTuple):
     hint: str
     on: bool | None = None
 
+
 class Figure(NamedTuple):
     name: str
     value: str
     alarming: bool = False
+
 
 class Strip(Protocol):
     """`code` opens the door without a key, `key` is whose visit that is then."""

@@ -12,19 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from towline_once.asgi.messages import Problem
+from towline.dashboard.page_request import Form, Visit, action, guarded, house_of, went
 from towline.dashboard.render import HOME
 from towline.dashboard.sign_in import let_in
-from towline.dashboard.page_request import (Form, Visit, action, guarded, house_of, went)
+from towline_once.asgi.messages import Problem
 
 ENTER: Final = f"{HOME}/demo/enter"
 _LONGEST_PAGE: Final = 2000
-
-
-
-
-
-
 
 
 @guarded

@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
 from starlette.responses import Response
-from towline.dashboard.health import SPANS
-from towline.dashboard.health import health_of
-from towline.dashboard.health import span_of
-from towline.dashboard.page_request import Form
-from towline.dashboard.page_request import Visit
-from towline.dashboard.page_request import action
-from towline.dashboard.page_request import page
-from towline.dashboard.page_request import went
+
+from towline.dashboard.health import SPANS, health_of, span_of
+from towline.dashboard.page_request import Form, Visit, action, page, went
 from towline.dashboard.pull import pull_page
-from towline.dashboard.queries import Place
-from towline.dashboard.queries import Sought
-from towline.dashboard.queries import SqlInsights
-from towline.dashboard.render import HOME
-from towline.dashboard.render import duration
-from towline.dashboard.render import pull_path
-from towline.dashboard.render import words
+from towline.dashboard.queries import Place, Sought, SqlInsights
+from towline.dashboard.render import HOME, duration, pull_path, words
 from towline.forges.snapshot import PullRef
 from towline.pulls.access import Tow
 from towline.pulls.budgets import exhausted
-from towline.pulls.fleet import BadCursor
-from towline.pulls.fleet import Wanted
-from towline.pulls.fleet import full_name
-from towline.pulls.fleet import rule_of
-from towline.pulls.fleet import story_of
+from towline.pulls.fleet import BadCursor, Wanted, full_name, rule_of, story_of
 from towline.pulls.http import give_order
-from towline.pulls.http_models import LONGEST_NAME
-from towline.pulls.http_models import ResetBody
-from towline.pulls.http_models import current_diagnosis
-from towline.pulls.lifecycle import STATES
-from towline.pulls.lifecycle import State
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.lifecycle import WAITING_FOR
+from towline.pulls.http_models import LONGEST_NAME, ResetBody, current_diagnosis
+from towline.pulls.lifecycle import STATES, TERMINAL, WAITING_FOR, State
 from towline.pulls.model import PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.pulls.staleness import is_stale
 from towline.reconciler.http import reset_breakers
 from towline.reconciler.rules import STRATEGY_OF
 from towline_once.asgi.messages import Problem
-from typing import Final
-from typing import NamedTuple
-
 
 # -------------------------------------------------------------- fleet_view
 # The fleet as a board: a column for each state, with as many cards as one can look at.

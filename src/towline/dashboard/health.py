@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Final, NamedTuple, TypeAlias
+
 from towline.dashboard.collaborators import Desk
-from towline.dashboard.queries import Backlog
-from towline.dashboard.queries import Ended
-from towline.dashboard.queries import Past
-from towline.dashboard.queries import Reason
+from towline.dashboard.queries import Backlog, Ended, Past, Reason
 from towline.dashboard.render import duration
-from towline.forges.base import Allowance
-from towline.forges.base import Forge
+from towline.forges.base import Allowance, Forge
 from towline.forges.delivery_log import HookHour
 from towline.http.models import moment
 from towline.inbox.access import Control
 from towline.jobs.model import Depth
 from towline.pulls.access import Tow
 from towline.pulls.lifecycle import State
-from towline.pulls.statistics import HOUR_US
-from towline.pulls.statistics import Step
-from towline.pulls.statistics import What
-from towline.pulls.statistics import bucket_of
-from towline.pulls.statistics import healed_by
+from towline.pulls.statistics import HOUR_US, Step, What, bucket_of, healed_by
 from towline_once.coordination.circuit_breaker import Report
 from towline_once.errors import TowlineError
-from typing import Final
-from typing import NamedTuple
-from typing import TypeAlias
-import asyncio
-import math
-
 
 # ------------------------------------------------------------- health_span
 # How far the health page looks back, and in which parts it draws that.
+
 
 class Span(NamedTuple):
     days: int

@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, Field
 
-from towline.http.key_text import allows
-from towline_once.metrics import Audit
-from towline_once.asgi.messages import Problem
-from towline.http.auth import Principal
+from towline.dashboard.session import NEWEST, LiveSession, Sessions
 from towline.http.access import Anybody
-from towline.inbox.access import TheControl
-from towline.http.models import (Limit, Page, moment)
-from towline.dashboard.session import (NEWEST, LiveSession, Sessions)
+from towline.http.auth import Principal
+from towline.http.key_text import allows
+from towline.http.models import Limit, Page, moment
 from towline.http.problem_docs import documented
+from towline.inbox.access import TheControl
+from towline_once.asgi.messages import Problem
+from towline_once.metrics import Audit
 
 _Cursor = Annotated[
     str | None,

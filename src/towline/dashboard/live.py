@@ -17,15 +17,15 @@ from typing import Final, TypeAlias
 import orjson
 from starlette.responses import Response, StreamingResponse
 
-from towline.pulls.lifecycle import State
-from towline_once.ports import Clock
-from towline.dashboard.queries import SqlInsights
-from towline_once.asgi.messages import Problem
 from towline.dashboard.fleet import board_of
+from towline.dashboard.page_request import Visit, page
+from towline.dashboard.queries import SqlInsights
 from towline.dashboard.render import GUARDS
-from towline.dashboard.page_request import (Visit, page)
-from towline.pulls.http_models import parsed_ref
 from towline.pulls.access import Tow
+from towline.pulls.http_models import parsed_ref
+from towline.pulls.lifecycle import State
+from towline_once.asgi.messages import Problem
+from towline_once.ports import Clock
 
 MOST_WATCHERS: Final = 50
 EVERY_SECONDS: Final = 2.0

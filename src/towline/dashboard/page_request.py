@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qs
+
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
+
 from towline.dashboard.collaborators import Desk
-from towline.dashboard.render import GUARDS
-from towline.dashboard.render import HOME
-from towline.dashboard.render import query
-from towline.dashboard.render import rendered
-from towline.dashboard.session import Session
-from towline.dashboard.session import Sessions
-from towline.http.auth import Principal
-from towline.http.auth import peer_of
+from towline.dashboard.render import GUARDS, HOME, query, rendered
+from towline.dashboard.session import Session, Sessions
+from towline.http.auth import Principal, peer_of
 from towline.http.key_text import allows
 from towline.inbox.access import Control
 from towline.pulls.access import Tow
 from towline.pulls.http import refusal_of
-from towline_once.asgi.messages import Hangup
-from towline_once.asgi.messages import Problem
-from towline_once.asgi.messages import read_body
+from towline_once.asgi.messages import Hangup, Problem, read_body
 from towline_once.errors import TowlineError
-from typing import Any
-from typing import Final
-from typing import TypeAlias
-from urllib.parse import parse_qs
-import logging
-
 
 # ------------------------------------------------------------------- notes
 # What a page says after a form was taken; the address carries only the note's name.

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from towline.inbox.slash_commands import COMMANDS
-from towline.inbox.slash_commands import Command
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from towline.inbox.slash_commands import COMMANDS, Command
 from towline.pulls.command_rules import refusal
 from towline.pulls.http_models import Story
-from towline.pulls.lifecycle import RESULT_OF
-from towline.pulls.lifecycle import STATES
-from towline.pulls.lifecycle import State
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.model import PullEvent
-from towline.pulls.model import PullRecord
+from towline.pulls.lifecycle import RESULT_OF, STATES, TERMINAL, State
+from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
-from towline.reconciler.status import PullStatus
-from towline.reconciler.status import pull_status
+from towline.reconciler.status import PullStatus, pull_status
 from towline.remediation.strategies import OUTCOME
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
-
 
 # ---------------------------------------------------------------- timeline
 # A pull request's life as a picture: spans of states on a time axis, and marks above them.

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from towline.inbox.model import Stored
-from towline.jobs.model import JobRecord
-from towline.jobs.model import JobState
-from towline.pulls.lifecycle import STATES
-from towline.pulls.lifecycle import State
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.model import PullRecord
-from towline.pulls.sql import COLUMNS
-from towline.pulls.sql import record_of
-from towline.pulls.staleness import Thresholds
-from towline.pulls.statistics import PAST
-from towline.pulls.statistics import Step
-from towline.pulls.statistics import TELLING
-from towline.pulls.statistics import What
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Statement
-from towline_once.db.statement import containing
-from typing import Final
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
 import orjson
 
+from towline.inbox.model import Stored
+from towline.jobs.model import JobRecord, JobState
+from towline.pulls.lifecycle import STATES, TERMINAL, State
+from towline.pulls.model import PullRecord
+from towline.pulls.sql import COLUMNS, record_of
+from towline.pulls.staleness import Thresholds
+from towline.pulls.statistics import PAST, TELLING, Step, What
+from towline_once.db.statement import Database, Row, Statement, containing
 
 # --------------------------------------------------------------- dashboard
 # What the dashboard reads besides the stores of others: each answer is bounded and indexed.
+
 
 class Ended(NamedTuple):
     """How many ended within a part of the time looked at; `state` is MERGED or CLOSED."""

@@ -13,8 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from towline.forges.registry import title_of
-from towline.pulls.lifecycle import (STATES, WAITING_FOR)
 from towline.http.models import moment
+from towline.pulls.lifecycle import STATES, WAITING_FOR
 
 HOME: Final = "/ui"
 CONTENT_SECURITY_POLICY: Final = (

@@ -17,11 +17,11 @@ import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from towline.dashboard.session_store import SessionStore, StoredSession
+from towline.http.auth import Keyring, Principal
 from towline.http.signing import SigningSecret
-from towline_once.errors import (TowlineError, Transient)
+from towline_once.errors import TowlineError, Transient
 from towline_once.ports import Clock
-from towline.dashboard.session_store import (SessionStore, StoredSession)
-from towline.http.auth import (Keyring, Principal)
 
 SESSION_SECONDS: Final = 12 * 3600
 SEEN_SECONDS: Final = 60

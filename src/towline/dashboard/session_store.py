@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Statement
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
+
+from towline_once.db.statement import Database, Row, Statement
 
 
 class StoredSession(NamedTuple):

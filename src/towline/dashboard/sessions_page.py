@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from towline.dashboard.http import end_one, only_own
+from towline.dashboard.page_request import Form, Visit, action, page, went
 from towline.dashboard.render import HOME
-from towline.dashboard.page_request import (Form, Visit, action, page, went)
-from towline.dashboard.http import (end_one, only_own)
 
 _A_PAGE = 200
 

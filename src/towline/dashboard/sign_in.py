@@ -8,12 +8,24 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from towline_once.asgi.messages import Problem
-from towline.http.auth import (Principal, peer_of)
-from towline.dashboard.page_request import NOTES
-from towline.dashboard.render import (HOME, duration, rendered)
+from towline.dashboard.page_request import (
+    COOKIE,
+    NOTES,
+    Form,
+    Visit,
+    action,
+    address_of,
+    check_token,
+    form_of,
+    guarded,
+    house_of,
+    visit_of,
+    went,
+)
+from towline.dashboard.render import HOME, duration, rendered
 from towline.dashboard.session import SESSION_SECONDS
-from towline.dashboard.page_request import (COOKIE, Form, Visit, action, address_of, check_token, form_of, guarded, house_of, visit_of, went)
+from towline.http.auth import Principal, peer_of
+from towline_once.asgi.messages import Problem
 
 VISITOR: Final = "towline_visitor"
 _LONGEST_KEY: Final = 500

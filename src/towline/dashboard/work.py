@@ -8,15 +8,14 @@ from typing import Final, get_args
 
 from starlette.responses import Response
 
-from towline.fix.model import (STAGES, RunState)
-from towline.jobs.model import JobState
-from towline_once.asgi.messages import Problem
-from towline.dashboard.render import (HOME, part, query)
-from towline.dashboard.page_request import (Form, Visit, action, page, went)
+from towline.dashboard.page_request import Form, Visit, action, page, went
+from towline.dashboard.render import HOME, part, query
+from towline.fix.http import Runs, run_in_list, run_story, unblock_run
+from towline.fix.model import STAGES, RunState
 from towline.inbox.admin_http import redeliver_delivery
 from towline.inbox.admin_http import redeliver_job as redeliver_its_job
-from towline.fix.http import (run_in_list, run_story)
-from towline.fix.http import (Runs, unblock_run)
+from towline.jobs.model import JobState
+from towline_once.asgi.messages import Problem
 
 A_PAGE: Final = 50
 _LONGEST_SHOWN: Final = 100_000

@@ -20,14 +20,14 @@ from typing import Any, Final
 import httpx2
 import orjson
 
-from towline.doctor.findings import (Finding, one_line)
+from towline.config import Settings
 from towline.doctor.checks import Report
 from towline.doctor.database import reading_of, version_in
+from towline.doctor.findings import Finding, one_line
 from towline.doctor.reading import Reading, is_postgres
 from towline.doctor.redaction import shown_settings
 from towline.doctor.webhooks import address_of
-from towline_once.errors import (Rejected, TowlineError)
-from towline.config import Settings
+from towline_once.errors import Rejected, TowlineError
 
 _LAST_JOBS: Final = 50
 _MOST_METRICS: Final = 2_000_000

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from towline import config as settings_module
-from towline.doctor.findings import (Finding, failure, ok, one_line, tally)
-from towline.doctor import (database, github, machine, secrets, servers, signals, webhooks)
+from towline.config import Settings
+from towline.doctor import database, github, machine, secrets, servers, signals, webhooks
+from towline.doctor.findings import Finding, failure, ok, one_line, tally
 from towline.doctor.probe import SECONDS, Heard, Look, Probe, looked
 from towline.doctor.redaction import Redactor
 from towline_once.errors import TowlineError
-from towline.config import Settings
 
 CALL_SECONDS: Final = 5.0
 _SANDBOX_SECONDS: Final = 30.0

@@ -10,12 +10,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from towline.doctor.findings import (Finding, PostgresFacts, failure, judge_clock, judge_postgres, judge_space, judge_tables, ok, warning)
-from towline.doctor.reading import Reading, is_postgres, opened, sqlite_file, where_of
-from towline_once.errors import Rejected
 from towline.config import Settings
+from towline.doctor.findings import (
+    Finding,
+    PostgresFacts,
+    failure,
+    judge_clock,
+    judge_postgres,
+    judge_space,
+    judge_tables,
+    ok,
+    warning,
+)
+from towline.doctor.reading import Reading, is_postgres, opened, sqlite_file, where_of
 from towline_once.db.migrate import TOWLINE
-from towline_once.db.sqlite_driver import (has_wal_reset_bug, version_text)
+from towline_once.db.sqlite_driver import has_wal_reset_bug, version_text
+from towline_once.errors import Rejected
 
 _PLACE = "database"
 _FACTS = """

@@ -8,14 +8,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from towline.forges.client import Answer
-from towline.doctor.findings import (Finding, failure, judge_app_rights, judge_clock, judge_repo_rights, judge_scopes, ok, one_line, warning)
-from towline_once.errors import TowlineError
-from towline.forges.github.auth import GitHubApp
-from towline.forges.github.client import (bearer, date_us, github_client)
 from towline.app.tow import github_app_of
 from towline.config import Settings
+from towline.doctor.findings import (
+    Finding,
+    failure,
+    judge_app_rights,
+    judge_clock,
+    judge_repo_rights,
+    judge_scopes,
+    ok,
+    one_line,
+    warning,
+)
+from towline.forges.client import Answer
+from towline.forges.github.auth import GitHubApp
+from towline.forges.github.client import bearer, date_us, github_client
 from towline_once.clock import SystemClock
+from towline_once.errors import TowlineError
 
 CHECK: Final = "github"
 MOST_REPOS: Final = 50

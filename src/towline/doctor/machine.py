@@ -12,13 +12,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Final
 
-from towline.observability.audit import trouble_with
-from towline.doctor.findings import (Finding, failure, judge_space, ok, one_line, warning)
-from towline_once.errors import (NotIsolated, TowlineError)
-from towline.fix.fixers import GROUP
-from towline.sandbox.choice import choose_sandbox
 from towline.app.fix import own_places
-from towline.config import (Settings, variables)
+from towline.config import Settings, variables
+from towline.doctor.findings import Finding, failure, judge_space, ok, one_line, warning
+from towline.fix.fixers import GROUP
+from towline.observability.audit import trouble_with
+from towline.sandbox.choice import choose_sandbox
+from towline_once.errors import NotIsolated, TowlineError
 
 _INSTALL_GIT: Final = "install git: apt install git, dnf install git or brew install git"
 

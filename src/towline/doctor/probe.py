@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from towline.doctor.findings import (Finding, failure, one_line)
-from towline_once.errors import (MissingExtra, TowlineError)
+from towline.doctor.findings import Finding, failure, one_line
+from towline_once.errors import MissingExtra, TowlineError
 
 SECONDS: Final = 10.0
 _LONGEST: Final = 1000

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
-from towline_once.errors import (Rejected, Unavailable)
-from towline_once.db.sqlite import (file_of, path_of, translate)
+from towline_once.db.sqlite import file_of, path_of, translate
 from towline_once.db.sqlite_driver import sqlite3
+from towline_once.errors import Rejected, Unavailable
 
 _OURS: Final = "LIKE 'towline!_%' ESCAPE '!'"
 _TABLES_OF_SQLITE: Final = f"SELECT name FROM sqlite_master WHERE type = 'table' AND name {_OURS}"

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from towline.fix.secret_patterns import KINDS
 from towline.config import Settings
+from towline.fix.secret_patterns import KINDS
 
 HIDDEN: Final = "[redacted]"
 _SHORTEST: Final = 8

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Final
 
 from towline import config as settings_module
-from towline.doctor.findings import (Finding, failure, ok, one_line, warning)
-from towline.doctor.database import reading_of
-from towline.doctor.redaction import secrets_in
-from towline_once.errors import Rejected
+from towline.app.files import SecretSource, given_files, own_files
 from towline.config import Settings
 from towline.config.values import LONG_SECRET
+from towline.doctor.database import reading_of
+from towline.doctor.findings import Finding, failure, ok, one_line, warning
+from towline.doctor.redaction import secrets_in
+from towline.http.secret_check import FINGERPRINT, WHAT_FOLLOWS, trouble_with
 from towline.inbox.sources import SOURCES
-from towline_once.private_files import (OpenFile, open_to_anybody, open_to_others, without_followers)
-from towline.http.secret_check import (FINGERPRINT, WHAT_FOLLOWS, trouble_with)
-from towline.app.files import (SecretSource, given_files, own_files)
+from towline_once.errors import Rejected
+from towline_once.private_files import OpenFile, open_to_anybody, open_to_others, without_followers
 
 FILES: Final = "files"
 SIGNING: Final = "secret"

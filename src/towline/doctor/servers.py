@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from towline.forges.client import Answer
-from towline.integrations.jenkins.client import JenkinsHttp
-from towline.doctor.findings import (Finding, RedisFacts, failure, judge_clock, judge_redis, ok, one_line)
-from towline.forges.client import seconds_of
-from towline_once.errors import TowlineError
-from towline.forges.gitlab.client import (GitLabApi, project_path)
-from towline.integrations.jira.client import Jira
-from towline.forges.delivery_log import ForgeRefused
 from towline.config import Settings
+from towline.doctor.findings import (
+    Finding,
+    RedisFacts,
+    failure,
+    judge_clock,
+    judge_redis,
+    ok,
+    one_line,
+)
+from towline.forges.client import Answer, seconds_of
+from towline.forges.delivery_log import ForgeRefused
+from towline.forges.gitlab.client import GitLabApi, project_path
+from towline.integrations.jenkins.client import JenkinsHttp
+from towline.integrations.jira.client import Jira
 from towline_once.clock import SystemClock
+from towline_once.errors import TowlineError
 
 if TYPE_CHECKING:
     from towline_once.db.redis.client import Redis
@@ -70,8 +77,8 @@ def _lenient_redis(settings: Settings, seconds: float) -> tuple[Redis, bool]:
             allow_eviction=True,
             timeout=seconds,
         ), False
-    from towline_once.db.redis.client import Redis
     from towline_once.db.redis.address import parse_url
+    from towline_once.db.redis.client import Redis
 
     url = settings.redis_url or ""
     accepted = parse_url(url).allow_eviction

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from towline.doctor.findings import (Finding, judge_required)
-from towline.config import Settings
 from towline.app.policy import policy_of
+from towline.config import Settings
+from towline.doctor.findings import Finding, judge_required
 
 CHECK = "signals"
 

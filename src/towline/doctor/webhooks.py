@@ -11,17 +11,26 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx2
 
-from towline.doctor.findings import (DeliveryFacts, Finding, HookFacts, failure, judge_deliveries, judge_hook, ok, one_line, warning)
-from towline.forges.delivery_log import (Entry, Hook, app_hook, repo_hook)
-from towline.doctor.database import reading_of
-from towline.doctor.github import MOST_REPOS, GitHub, how_to_reach, is_configured, repos_at_github
-from towline_once.errors import TowlineError
-from towline.forges.github.delivery_log import GitHubHookLog
-from towline.forges.delivery_log import ForgeRefused
 from towline.app.tow import github_app_of
 from towline.config import Settings
+from towline.doctor.database import reading_of
+from towline.doctor.findings import (
+    DeliveryFacts,
+    Finding,
+    HookFacts,
+    failure,
+    judge_deliveries,
+    judge_hook,
+    ok,
+    one_line,
+    warning,
+)
+from towline.doctor.github import MOST_REPOS, GitHub, how_to_reach, is_configured, repos_at_github
+from towline.forges.delivery_log import Entry, ForgeRefused, Hook, app_hook, repo_hook
+from towline.forges.github.delivery_log import GitHubHookLog
 from towline.inbox.sources import SOURCES
 from towline_once.clock import SystemClock
+from towline_once.errors import TowlineError
 
 CHECK: Final = "webhooks"
 _OUR_PATH: Final = "/webhooks/github"

@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from towline.fix.model import (Errand, FixPolicy, RunRecord, Stage, StageOutcome)
-from towline_once.errors import LockTimeout
 from towline.fix.fixers.base import Plan
-from towline.sandbox.base import Sandbox
+from towline.fix.model import Errand, FixPolicy, RunRecord, Stage, StageOutcome
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Sandbox
+from towline_once.errors import LockTimeout
 
 
 class StageEnd(NamedTuple):

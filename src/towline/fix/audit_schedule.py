@@ -13,19 +13,19 @@ from typing import Any, Final, TypeAlias
 
 import orjson
 
-from towline.events import (Event, Ticked)
-from towline.fix.requests import audited
-from towline.fix.model import (Advisory, FixRules)
-from towline.jobs.ids import job_id
-from towline_once.errors import (Definitive, Transient)
-from towline.forges.credentials import no_credentials
+from towline.events import Event, Ticked
 from towline.fix.metrics import AUDITS
+from towline.fix.model import Advisory, FixRules
+from towline.fix.requests import audited
 from towline.fix.starter import FixStarter
 from towline.forges.base import Publisher
+from towline.forges.credentials import no_credentials
+from towline.git.workspace import Repositories, Workspace
 from towline.inbox.model import Stored
-from towline.jobs.model import (OWN_QUEUE, Claimed, JobStore, NewJob)
-from towline.git.workspace import (Repositories, Workspace)
+from towline.jobs.ids import job_id
+from towline.jobs.model import OWN_QUEUE, Claimed, JobStore, NewJob
 from towline.sandbox.base import Sandbox
+from towline_once.errors import Definitive, Transient
 
 AUDIT: Final = "audit"
 _NAMED: Final = "audit "

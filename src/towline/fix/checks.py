@@ -12,19 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from towline.fix.diff import (FileChange, parse_diff)
-from towline_once.failures import classify_failure
-from towline.fix.model import (BANDIT, Command)
-from towline.fix.safety import (check_patch, refusal)
-from towline.fix.scanners import (ScanFinding, new_findings, read_sarif)
+from towline.fix.attempt import Attempt, StageEnd
+from towline.fix.diff import FileChange, parse_diff
+from towline.fix.model import BANDIT, Command
+from towline.fix.safety import check_patch, refusal
+from towline.fix.scanners import (
+    ScanFinding,
+    bandit_findings,
+    gitleaks_secrets,
+    new_findings,
+    read_sarif,
+)
+from towline.fix.scratch import copy_tree, read_report, with_old_versions
 from towline.fix.secret_patterns import new_secrets
-from towline_once.errors import (Definitive, MissingExtra, Rejected, Transient)
-from towline.fix.scanners import bandit_findings
-from towline.fix.scanners import gitleaks_secrets
-from towline.fix.attempt import (Attempt, StageEnd)
-from towline.fix.scratch import (copy_tree, read_report, with_old_versions)
-from towline.sandbox.base import (Limits, Ran, Sandbox)
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Limits, Ran, Sandbox
+from towline_once.errors import Definitive, MissingExtra, Rejected, Transient
+from towline_once.failures import classify_failure
 
 REPORT: Final = "{sarif}"
 _REPORT_NAME: Final = "towline-scan.sarif"

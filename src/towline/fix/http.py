@@ -4,35 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from fastapi import APIRouter
-from fastapi import Depends
-from fastapi import Path
-from fastapi import Query
-from fastapi import Request
-from pydantic import BaseModel
-from pydantic import Field
-from pydantic import StringConstraints
-from towline.fix.model import Cause
-from towline.fix.model import RunRecord
-from towline.fix.model import RunState
-from towline.fix.model import Stage
-from towline.fix.model import StageOutcome
-from towline.fix.model import StageRecord
-from towline.fix.model import WARNING
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, Field, StringConstraints
+
+from towline.fix.model import WARNING, Cause, RunRecord, RunState, Stage, StageOutcome, StageRecord
 from towline.fix.starter import run_job
 from towline.fix.store import RunStore
-from towline.http.access import Commander
-from towline.http.access import Reader
+from towline.http.access import Commander, Reader
 from towline.http.models import moment
 from towline.http.problem_docs import documented
 from towline.inbox.access import TheControl
 from towline_once.asgi.messages import Problem
-from typing import Annotated
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-
 
 # -------------------------------------------------------------- run_models
 # Fix runs as the control plane shows them.

@@ -14,18 +14,30 @@ from typing import Any, Final
 
 import orjson
 
-from towline.fix.model import (ALREADY_PROPOSED, WARNING, FixPolicy, FixRules, RunRecord, RunState, Stage, StageRecord, comes_first, cooling_us, digest_of)
-from towline_once.errors import (Definitive, LeaseLost, LockTimeout, NotIsolated, Rejected, Transient)
 from towline.fix import metrics
-from towline.fix.plan import (adopt_plan, diff_in)
-from towline.fix.attempt import (Attempt, Locks, StageEnd, StageRunner, held)
-from towline.fix.starter import (FixStarter, about, run_job)
-from towline.fix.publish import (Publishing, intended, is_under_way)
-from towline_once.ports import Clock
-from towline.jobs.model import (Claimed, JobStore)
+from towline.fix.attempt import Attempt, Locks, StageEnd, StageRunner, held
+from towline.fix.model import (
+    ALREADY_PROPOSED,
+    WARNING,
+    FixPolicy,
+    FixRules,
+    RunRecord,
+    RunState,
+    Stage,
+    StageRecord,
+    comes_first,
+    cooling_us,
+    digest_of,
+)
+from towline.fix.plan import adopt_plan, diff_in
+from towline.fix.publish import Publishing, intended, is_under_way
+from towline.fix.starter import FixStarter, about, run_job
 from towline.fix.store import RunStore
-from towline.git.workspace import (BranchMoved, Repositories)
+from towline.git.workspace import BranchMoved, Repositories
+from towline.jobs.model import Claimed, JobStore
 from towline.sandbox.base import Sandbox
+from towline_once.errors import Definitive, LeaseLost, LockTimeout, NotIsolated, Rejected, Transient
+from towline_once.ports import Clock
 
 PIPELINE_SECONDS: Final = 1200.0
 _LOOK_AGAIN_US: Final = 60_000_000

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from towline_once.failures import classify_failure
-from towline.fix.requests import check_of
-from towline.fix.model import (ALREADY_PROPOSED, Errand)
-from towline.forges.snapshot import PullRef
-from towline_once.errors import (Definitive, Rejected)
-from towline.forges.credentials import no_credentials
+from towline.fix.attempt import Attempt, Locks, StageEnd, held
+from towline.fix.fixers.base import Fixer, Plan
 from towline.fix.metrics import PR_SKIPPED
-from towline.fix.attempt import (Attempt, Locks, StageEnd, held)
+from towline.fix.model import ALREADY_PROPOSED, Errand
 from towline.fix.publish import look_beside
-from towline.integrations.ci import Ci
-from towline.fix.fixers.base import (Fixer, Plan)
-from towline.forges.base import (Forge, Publisher)
+from towline.fix.requests import check_of
 from towline.fix.store import RunStore
+from towline.forges.base import Forge, Publisher
+from towline.forges.credentials import no_credentials
+from towline.forges.snapshot import PullRef
+from towline.integrations.ci import Ci
+from towline_once.errors import Definitive, Rejected
+from towline_once.failures import classify_failure
 
 CONTEXT_SECONDS: Final = 600.0
 MOST_STORED_DIFF: Final = 8_000_000

@@ -13,42 +13,32 @@ no more, and is stopped by it just before the forge is asked to open. Nothing is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from towline.fix.attempt import Attempt
-from towline.fix.attempt import Hold
-from towline.fix.attempt import Locks
-from towline.fix.attempt import StageEnd
-from towline.fix.metrics import PR_SKIPPED
-from towline.fix.model import ALREADY_PROPOSED
-from towline.fix.model import Beside
-from towline.fix.model import Errand
-from towline.fix.model import Opening
-from towline.fix.model import RunRecord
-from towline.fix.model import Stage
-from towline.fix.model import StageRecord
-from towline.fix.model import TO_BE_OPENED
-from towline.fix.model import comes_first
-from towline.fix.model import digest_of
-from towline.fix.model import subject_of
-from towline.fix.store import RunStore
-from towline.forges.base import Forge
-from towline.forges.base import NewPull
-from towline.forges.base import Publisher
-from towline.forges.credentials import no_credentials
-from towline.forges.snapshot import PullRef
-from towline.forges.snapshot import Snapshot
-from towline.git.workspace import BranchMoved
-from towline.git.workspace import Repositories
-from towline.git.workspace import Workspace
-from towline_once.errors import Definitive
-from towline_once.errors import LeaseLost
-from towline_once.errors import LockTimeout
-from towline_once.errors import Transient
-from towline_once.ports import Clock
-from typing import Final
-from typing import NamedTuple
 import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
+from towline.fix.attempt import Attempt, Hold, Locks, StageEnd
+from towline.fix.metrics import PR_SKIPPED
+from towline.fix.model import (
+    ALREADY_PROPOSED,
+    TO_BE_OPENED,
+    Beside,
+    Errand,
+    Opening,
+    RunRecord,
+    Stage,
+    StageRecord,
+    comes_first,
+    digest_of,
+    subject_of,
+)
+from towline.fix.store import RunStore
+from towline.forges.base import Forge, NewPull, Publisher
+from towline.forges.credentials import no_credentials
+from towline.forges.snapshot import PullRef, Snapshot
+from towline.git.workspace import BranchMoved, Repositories, Workspace
+from towline_once.errors import Definitive, LeaseLost, LockTimeout, Transient
+from towline_once.ports import Clock
 
 # --------------------------------------------------------------- fix_texts
 # What a fix says of itself: the commit's message, and the pull request's title and body.

@@ -10,10 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from towline.inbox.slash_commands import parse
-from towline.events import (CheckChanged, Commented, Event, IssueChanged)
-from towline.fix.model import (BRANCH_PREFIX, Advisory, Errand, FixPolicy, FixRules, IssueRule, digest_of)
+from towline.events import CheckChanged, Commented, Event, IssueChanged
+from towline.fix.model import (
+    BRANCH_PREFIX,
+    Advisory,
+    Errand,
+    FixPolicy,
+    FixRules,
+    IssueRule,
+    digest_of,
+)
 from towline.forges.registry import FORGES
+from towline.inbox.slash_commands import parse
 
 FAILED: Final = frozenset({"failure", "timed_out"})
 SINGLE: Final = frozenset({"check_run", "workflow_job", "status", "job", "build"})

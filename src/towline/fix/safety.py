@@ -7,22 +7,15 @@ submodules, binary files. The rest is what a repository's `FixPolicy` allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from functools import lru_cache
-from towline.fix.diff import EXECUTABLE
-from towline.fix.diff import FileChange
-from towline.fix.diff import SUBMODULE
-from towline.fix.diff import SYMLINK
-from towline.fix.diff import parse_diff
-from towline.fix.model import FixPolicy
-from towline_once.errors import Rejected
-from typing import Final
-from typing import NamedTuple
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
 
+from towline.fix.diff import EXECUTABLE, SUBMODULE, SYMLINK, FileChange, parse_diff
+from towline.fix.model import FixPolicy
+from towline_once.errors import Rejected
 
 # ------------------------------------------------------------- patch_paths
 # Paths in a patch: which are tricks, and which globs they match.

@@ -6,42 +6,28 @@ stands now: layout, quotes and the place in the file do not count, but how often
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from pathlib import Path
-from pathlib import PurePosixPath
-from towline.fix.diff import FileChange
-from towline.fix.diff import Line
-from towline.fix.model import AllowedLine
-from towline.fix.model import Command
-from towline.fix.safety import matches
-from towline.fix.safety import shown
-from towline.fix.scratch import new_version
-from towline.fix.scratch import old_version
-from towline.fix.scratch import read_report
-from towline.fix.secret_patterns import Secret
-from towline.fix.secret_patterns import is_allowed
-from towline.git.workspace import Workspace
-from towline.sandbox.base import Limits
-from towline.sandbox.base import Sandbox
-from towline_once.errors import MissingExtra
-from towline_once.errors import Rejected
-from towline_once.errors import Transient
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TypeAlias
 import asyncio
 import importlib.util
 import json
-import orjson
 import re
 import shutil
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import orjson
+
+from towline.fix.diff import FileChange, Line
+from towline.fix.model import AllowedLine, Command
+from towline.fix.safety import matches, shown
+from towline.fix.scratch import new_version, old_version, read_report
+from towline.fix.secret_patterns import Secret, is_allowed
+from towline.git.workspace import Workspace
+from towline.sandbox.base import Limits, Sandbox
+from towline_once.errors import MissingExtra, Rejected, Transient
 
 _LAYOUT = re.compile(r"[\s'\"()]+|,(?=[\s)\]}])|#.*")
 _LONGEST: Final = 200

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from towline.fix.diff import (FileChange, before)
+from towline.fix.diff import FileChange, before
 from towline_once.errors import Rejected
 
 _MOST_REPORT: Final = 20 * 1024**2

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from towline.fix.diff import FileChange
 from towline.fix.model import AllowedLine
-from towline.fix.safety import (matches, shown)
+from towline.fix.safety import matches, shown
 
 _EDGE: Final = r"(?<![A-Za-z0-9_-])"
 _NAMES: Final = r"passwo?r?d|passphrase|secret|(?:api|access|secret|private)[_-]?key|auth[_-]?token"

@@ -11,17 +11,17 @@ from typing import Any, Final
 import orjson
 
 from towline.events import Event
-from towline.fix.requests import (Started, is_counted, replacing, starts_of)
-from towline.fix.model import (Errand, FixRules, RunRecord, branch_of)
-from towline.jobs.ids import job_id
-from towline_once.coordination.rate_limit import (Rates, Start)
-from towline.inbox.dispatch import payload_of
 from towline.fix.metrics import STARTED
-from towline_once.ports import Clock
-from towline.inbox.model import Stored
-from towline.jobs.model import (OWN_QUEUE, NewJob)
+from towline.fix.model import Errand, FixRules, RunRecord, branch_of
+from towline.fix.requests import Started, is_counted, replacing, starts_of
 from towline.fix.store import RunStore
 from towline.forges.delivery import Delivery
+from towline.inbox.dispatch import payload_of
+from towline.inbox.model import Stored
+from towline.jobs.ids import job_id
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline_once.coordination.rate_limit import Rates, Start
+from towline_once.ports import Clock
 
 FIX: Final = "fix"
 _PAGE: Final = 100

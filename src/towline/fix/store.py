@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import fields
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import cache
-from towline.fix.model import Advisory
-from towline.fix.model import Beside
-from towline.fix.model import Errand
-from towline.fix.model import RunRecord
-from towline.fix.model import RunState
-from towline.fix.model import STAGES
-from towline.fix.model import StageRecord
-from towline.fix.model import TO_BE_OPENED
-from towline.fix.model import filled
-from towline.fix.model import subject_of
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import orjson
+
+from towline.fix.model import (
+    STAGES,
+    TO_BE_OPENED,
+    Advisory,
+    Beside,
+    Errand,
+    RunRecord,
+    RunState,
+    StageRecord,
+    filled,
+    subject_of,
+)
 from towline.inbox.start_queue import FORGET as STARTS_FORGET
 from towline.inbox.start_queue import placing
 from towline.jobs.ids import ordered_uuid
-from towline.jobs.model import Bell
-from towline.jobs.model import NewJob
-from towline.jobs.model import OWN_QUEUE
+from towline.jobs.model import OWN_QUEUE, Bell, NewJob
 from towline.jobs.pruning import Pruned
 from towline.jobs.store import ENQUEUE
-from towline_once.coordination.rate_limit import Rates
-from towline_once.coordination.rate_limit import Start
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
+from towline_once.coordination.rate_limit import Rates, Start
+from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.errors import Rejected
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import Protocol
-from typing import TypeAlias
-import json
-import logging
-import orjson
-import secrets
-
 
 # -------------------------------------------------------------------- runs
 # Fix runs: one for each failure event, get-or-create, with every stage that ended.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from towline.events import CheckChanged
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
+from towline.forges.snapshot import PullRef, Snapshot
 
 __all__ = [
     "MARKER",

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from prometheus_client import Counter
-from towline.forges.base import Allowance
-from towline.forges.delivery_log import ForgeRefused
-from towline.forges.delivery_log import ForgeUnavailable
-from towline.forges.delivery_log import ForgeUnreadable
-from towline_once.errors import Rejected
-from towline_once.errors import TowlineError
-from towline_once.errors import Unavailable
-from towline_once.ports import Clock
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
-import asyncio
-import contextlib
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
 import httpx2
 import orjson
-import re
+from prometheus_client import Counter
 
+from towline.forges.base import Allowance
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
+from towline_once.errors import Rejected, TowlineError, Unavailable
+from towline_once.ports import Clock
 
 _SECONDS: Final = re.compile(r"[0-9]{1,400}(?:\.[0-9]{1,400})?")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from towline_once.canonical_json import JsonValue
 from towline.events import Event
-from towline_once.keys import Key
+from towline_once.canonical_json import JsonValue
 from towline_once.errors import Rejected
+from towline_once.keys import Key
 
 Headers: TypeAlias = Mapping[str, str]
 """Names in lower case."""

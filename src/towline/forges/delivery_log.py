@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from towline_once import keys
-from towline_once.errors import Rejected
-from towline_once.errors import Unavailable
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
-import orjson
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
+import orjson
+
+from towline_once import keys
+from towline_once.errors import Rejected, Unavailable
 
 # ---------------------------------------------------------------- recovery
 # Which deliveries of a hook never arrived, and how far its log must be read to know.
@@ -270,6 +264,7 @@ def mark_from(text: str) -> Mark:
 
 
 # ------------------------------------------------------------------- hooks
+
 
 class ForgeUnavailable(Unavailable):
     """The forge did not answer, failed, or asks to be left alone for `retry_after` seconds."""

@@ -8,31 +8,21 @@ could not stand in a path (`..`) read as nothing as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
-from functools import lru_cache
-from towline.events import Actor
-from towline.events import ActorKind
-from towline.events import CheckStatus
-from towline.events import Conclusion
-from towline.forges.delivery import Headers
-from towline.forges.delivery import Malformed
-from towline_once.canonical_json import JsonValue
-from towline_once.canonical_json import MAX_INTEGER
-from towline_once.canonical_json import parse_json
-from towline_once.errors import Rejected
-from typing import Final
-from typing import NamedTuple
-from typing import TypeAlias
-from typing import TypeGuard
-from urllib.parse import parse_qsl
-from urllib.parse import urlsplit
 import hashlib
 import json
-import orjson
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from urllib.parse import parse_qsl, urlsplit
 
+import orjson
+
+from towline.events import Actor, ActorKind, CheckStatus, Conclusion
+from towline.forges.delivery import Headers, Malformed
+from towline_once.canonical_json import MAX_INTEGER, JsonValue, parse_json
+from towline_once.errors import Rejected
 
 Object: TypeAlias = dict[str, JsonValue]
 
@@ -274,6 +264,7 @@ def _is_name(value: JsonValue, longest: int) -> TypeGuard[str]:
 
 # ---------------------------------------------------------------- outcomes
 # The words in which forges and CI systems tell how a check stands, and what they mean.
+
 
 class Outcome(NamedTuple):
     status: CheckStatus

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, Protocol
+
+import orjson
+
 from towline.forges import payload
 from towline.forges.client import seconds_of
 from towline.forges.delivery import Delivery
 from towline.forges.delivery_log import ForgeUnreadable
 from towline.forges.payload import Object
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
-import orjson
 
 
 class Thing(NamedTuple):

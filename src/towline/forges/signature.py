@@ -14,7 +14,7 @@ import hmac
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from towline.forges.delivery import (BadSignature, Headers, NoSecret, OutsideWindow)
+from towline.forges.delivery import BadSignature, Headers, NoSecret, OutsideWindow
 
 Scheme: TypeAlias = Callable[[Headers, bytes, Sequence[str], float], None]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from towline.events import (CheckChanged, Commented, PullRequestChanged, ReviewSubmitted)
+from towline.events import CheckChanged, Commented, PullRequestChanged, ReviewSubmitted
 
 
 class PullRef(NamedTuple):

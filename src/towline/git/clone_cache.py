@@ -7,20 +7,6 @@ Nothing is checked out here, and no configuration of the far side is ever taken 
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
-from towline.forges.base import GitAccess
-from towline.git.command import Git
-from towline.git.command import GitEnd
-from towline.git.command import IGNORED_ATTRIBUTES
-from towline.git.command import failure
-from towline.git.command import scheme_of
-from towline.git.workspace import BranchMoved
-from towline.git.workspace import RepositoryUnavailable
-from towline_once.errors import Rejected
-from types import TracebackType
-from typing import Final
-from typing import NamedTuple
 import asyncio
 import fcntl
 import hashlib
@@ -28,10 +14,19 @@ import os
 import secrets
 import shutil
 import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple
 
+from towline.forges.base import GitAccess
+from towline.git.command import IGNORED_ATTRIBUTES, Git, GitEnd, failure, scheme_of
+from towline.git.workspace import BranchMoved, RepositoryUnavailable
+from towline_once.errors import Rejected
 
 # --------------------------------------------------------------- file_lock
 # A lock that ends with its process, whatever ends that: the system gives it back.
+
 
 class FileLock:
     """Held from `take` to `release`, or as a context that says whether it is held."""

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from pathlib import Path
-from towline.forges.base import GitAccess
-from towline.git.workspace import RepositoryUnavailable
-from towline_once.errors import Rejected
-from typing import Final
-from typing import NamedTuple
-from urllib.parse import urlsplit
 import asyncio
 import base64
 import contextlib
@@ -20,7 +9,14 @@ import ipaddress
 import os
 import re
 import signal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
+from towline.forges.base import GitAccess
+from towline.git.workspace import RepositoryUnavailable
+from towline_once.errors import Rejected
 
 # ------------------------------------------------------------- environment
 # The environment that git runs in: nothing of ours, nor of the machine's.

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from towline_once.errors import (LeaseLost, LockTimeout, Rejected)
+from towline.forges.base import GitAccess, Publisher
 from towline.git import clone_cache
-from towline.git.clone_cache import (BareCache, push_failure)
-from towline.git.command import (GitEnvironment, Network)
-from towline.git.command import Git
-from towline.git.worktree import TreeLimits
-from towline.git.worktree import Author, Origin, Worktree
-from towline.forges.base import (GitAccess, Publisher)
-from towline.git.workspace import (BranchMoved, RepositoryUnavailable, Workspace)
+from towline.git.clone_cache import BareCache, push_failure
+from towline.git.command import Git, GitEnvironment, Network
+from towline.git.workspace import BranchMoved, RepositoryUnavailable, Workspace
+from towline.git.worktree import Author, Origin, TreeLimits, Worktree
+from towline_once.errors import LeaseLost, LockTimeout, Rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

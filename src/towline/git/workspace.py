@@ -17,12 +17,6 @@ class BranchMoved(RepositoryUnavailable):
     """Somebody else has pushed to the branch meanwhile, and what was to be pushed was not."""
 
 
-
-
-
-
-
-
 class Workspace(Protocol):
     """A worktree, at `base_sha` when it was made."""
 

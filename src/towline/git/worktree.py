@@ -7,22 +7,17 @@ folder is looked at before git does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from pathlib import Path
-from towline.git.clone_cache import BareCache
-from towline.git.clone_cache import Commit
-from towline.git.command import GitEnd
-from towline.git.command import failure
-from towline_once.errors import Rejected
-from typing import Final
-from typing import NamedTuple
 import asyncio
 import os
 import posixpath
 import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from towline.git.clone_cache import BareCache, Commit
+from towline.git.command import GitEnd, failure
+from towline_once.errors import Rejected
 
 # -------------------------------------------------------------- tree_check
 # What a commit would put on disk, looked at before anything is written.

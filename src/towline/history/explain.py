@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from towline.pulls.budgets import (LIFETIME_FACTOR, Strategy)
-from towline.pulls.command_rules import ALLOWED_IN
-from towline.inbox.slash_commands import COMMANDS
-from towline.pulls.lifecycle import (TERMINAL, State)
+from towline.history.log_steps import Step, steps_of
 from towline.history.replay import Life
-from towline.history.log_steps import (Step, steps_of)
+from towline.inbox.slash_commands import COMMANDS
+from towline.pulls.budgets import LIFETIME_FACTOR, Strategy
+from towline.pulls.command_rules import ALLOWED_IN
+from towline.pulls.lifecycle import TERMINAL, State
 from towline.pulls.model import PullEvent
 from towline.pulls.policy import RepoPolicy
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from towline.pulls.budgets import (STRATEGIES, Strategy)
-from towline.remediation.escalation_text import ESCALATED
-from towline.pulls.lifecycle import (STATES, Happening, State)
-from towline.reconciler.observe_score import OBSERVED
+from towline.pulls.budgets import STRATEGIES, Strategy
+from towline.pulls.lifecycle import STATES, Happening, State
 from towline.pulls.model import PullEvent
+from towline.reconciler.observe_score import OBSERVED
+from towline.remediation.escalation_text import ESCALATED
 from towline.remediation.strategies import OUTCOME
 
 Kind: TypeAlias = Literal["world", "drift", "remedy", "outcome", "escalated", "observed"]

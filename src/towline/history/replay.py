@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from towline.pulls.budgets import (Counts, Strategy, after_move, none_used, spent)
-from towline.pulls.lifecycle import (TERMINAL, State, move)
 from towline.history.log_steps import Step
-from towline.remediation.strategies import REMEDIES
+from towline.pulls.budgets import Counts, Strategy, after_move, none_used, spent
+from towline.pulls.lifecycle import TERMINAL, State, move
 from towline.pulls.transitions import after_persons_push
+from towline.remediation.strategies import REMEDIES
 
 _ROAD: Final[tuple[State, ...]] = (
     *("CREATED", "CHECKS_RUNNING", "CHECKS_PASSED", "POLICY_EVALUATING", "POLICY_PASSED"),

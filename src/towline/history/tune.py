@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.pulls.lifecycle import (State, move)
+from towline.history.log_steps import Step, steps_of
 from towline.history.replay import Life
-from towline.history.log_steps import (Step, steps_of)
+from towline.pulls.lifecycle import State, move
 from towline.pulls.model import PullEvent
-from towline.pulls.staleness import (THRESHOLD_SECONDS, Thresholds)
+from towline.pulls.staleness import THRESHOLD_SECONDS, Thresholds
 
 Advice: TypeAlias = Literal["keep", "raise", "lower"]
 FEWEST: Final = 10

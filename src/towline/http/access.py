@@ -7,14 +7,10 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
-from towline.http.auth import (Keyring, Principal, peer_of)
+from towline.http.auth import Keyring, Principal, peer_of
 
 _BEARER = HTTPBearer(auto_error=False, description="A key from `towline keys create`.")
 _API_KEY = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key.")
-
-
-
-
 
 
 class Needs:

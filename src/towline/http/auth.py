@@ -18,13 +18,27 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from towline.http.key_text import (PREFIX_LENGTH, PREFIX_LETTERS, allows, checked_name, checked_scopes, compose, is_of, is_prefix, is_sealed, plain_digest, prefix_of, sealed, sealed_elsewhere)
+from towline.http.key_attempts import NO_PROXIES, Attempts, Proxies
+from towline.http.key_store import ApiKeyStore, NewKey, StoredKey
+from towline.http.key_text import (
+    PREFIX_LENGTH,
+    PREFIX_LETTERS,
+    allows,
+    checked_name,
+    checked_scopes,
+    compose,
+    is_of,
+    is_prefix,
+    is_sealed,
+    plain_digest,
+    prefix_of,
+    sealed,
+    sealed_elsewhere,
+)
 from towline.http.signing import SigningSecret
-from towline_once.errors import (TowlineError, Transient)
-from towline.http.key_store import (ApiKeyStore, NewKey, StoredKey)
+from towline_once.asgi.messages import Problem, Scope
+from towline_once.errors import TowlineError, Transient
 from towline_once.ports import Clock
-from towline_once.asgi.messages import (Problem, Scope)
-from towline.http.key_attempts import (NO_PROXIES, Attempts, Proxies)
 
 KEPT_SECONDS: Final = 5.0
 _MOST_KEPT: Final = 1024

@@ -8,10 +8,10 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
+from towline.http.openapi import schema_of
+from towline_once.asgi.messages import Hangup, Problem, read_body
 from towline_once.canonical_json import parse_json
 from towline_once.errors import Rejected
-from towline_once.asgi.messages import (Hangup, Problem, read_body)
-from towline.http.openapi import schema_of
 
 MOST_BYTES: Final = 262_144
 _SECONDS: Final = 10.0

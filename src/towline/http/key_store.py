@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import NamedTuple, Protocol
+
 from towline_once.db.batching import Coalescer
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from typing import NamedTuple
-from typing import Protocol
+from towline_once.db.statement import Database, Row, Script, Statement
 
 
 class NewKey(NamedTuple):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
-from typing import Generic
-from typing import Literal
-from typing import TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from fastapi import Query
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
-
 
 LONGEST_ID = 4096
 MOST_OF_A_PAGE = 500
@@ -38,8 +34,6 @@ def moment(us: int) -> datetime:
     return datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
 
 
-
-
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
 
@@ -54,15 +48,3 @@ class Page(BaseModel, Generic[T]):
 
     items: list[T]
     next: str | None
-
-
-
-
-
-
-
-
-
-
-
-

@@ -15,8 +15,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from towline_once.asgi.exchange import (KEY_HEADERS, LONGEST_KEY)
-from towline.http.problem_docs import (CODES_MEMBER, extended)
+from towline.http.problem_docs import CODES_MEMBER, extended
+from towline_once.asgi.exchange import KEY_HEADERS, LONGEST_KEY
 
 PROBLEM_TYPE: Final = "application/problem+json"
 _COMPONENTS: Final = "#/components/schemas/"

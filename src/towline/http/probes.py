@@ -14,10 +14,20 @@ from typing import Final
 from prometheus_client import REGISTRY
 from prometheus_client.exposition import choose_encoder
 
-from towline_once.errors import TowlineError
-from towline_once.asgi.messages import (Message, Problem, Receive, Scope, Send, answer, json_messages, messages, unforeseen)
 from towline.http.auth import Keyring
-from towline.http.readiness import (READY_SECONDS, Readiness)
+from towline.http.readiness import READY_SECONDS, Readiness
+from towline_once.asgi.messages import (
+    Message,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    json_messages,
+    messages,
+    unforeseen,
+)
+from towline_once.errors import TowlineError
 
 MEASURE_SECONDS: Final = 1.0
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")

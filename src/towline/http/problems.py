@@ -12,11 +12,19 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from towline_once.errors import (Conflict, LeaseLost, Rejected, StoreFull, TowlineError, Transient)
-from towline_once.errors import Unavailable as StoreUnavailable
-from towline_once.asgi.messages import (App, Message, Problem, Receive, Scope, Send, answer, unforeseen)
 from towline.http.openapi import describe
-from towline.http.problem_docs import documented
+from towline_once.asgi.messages import (
+    App,
+    Message,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    unforeseen,
+)
+from towline_once.errors import Conflict, LeaseLost, Rejected, StoreFull, TowlineError, Transient
+from towline_once.errors import Unavailable as StoreUnavailable
 
 _RETRY_SECONDS: Final = 5.0
 _MOST_COMPLAINTS: Final = 20

@@ -13,10 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
+from towline_once.asgi.messages import Problem
+from towline_once.db.single_flight import SharedAttempt
 from towline_once.errors import StoreFull
 from towline_once.ports import Clock
-from towline_once.db.single_flight import SharedAttempt
-from towline_once.asgi.messages import Problem
 
 READY_SECONDS: Final = 2.0
 _FRESH_SECONDS: Final = 1.0

@@ -15,16 +15,16 @@ from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from towline_once.idempotency.state import Policy
-from towline_once.idempotency.service import IdempotencyService
-from towline_once.handles import Idempotency
-from towline_once.metrics import Audit
-from towline_once.asgi.messages import (App, Problem, Receive, Scope, Send, answer)
-from towline.http.auth import (Keyring, Principal, peer_of)
+from towline.http.auth import Keyring, Principal, peer_of
 from towline_once.asgi.exchange import KEY_HEADERS
+from towline_once.asgi.messages import App, Problem, Receive, Scope, Send, answer
 from towline_once.asgi.middleware import IdempotencyMiddleware
 from towline_once.asgi.store import room_for
 from towline_once.backends import Backend
+from towline_once.handles import Idempotency
+from towline_once.idempotency.service import IdempotencyService
+from towline_once.idempotency.state import Policy
+from towline_once.metrics import Audit
 
 _METHODS: Final = ("POST", "DELETE")
 _MOST_KEPT: Final = 4_194_304

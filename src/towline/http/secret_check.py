@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from towline.http.key_store import ApiKeyStore
 from towline.http.key_text import sealed_elsewhere
 from towline.http.signing import SigningSecret
-from towline.http.key_store import ApiKeyStore
 from towline_once.ports import DocumentStore
 
 FINGERPRINT: Final = "secret fingerprint"

@@ -35,8 +35,8 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from towline_once.asgi.messages import (AT_ONCE, Headers, Problem, too_slow)
 from towline.http.host_check import Hosts
+from towline_once.asgi.messages import AT_ONCE, Headers, Problem, too_slow
 
 MOST_HEAD_BYTES: Final = 32_768
 MOST_HEAD_LINES: Final = 100

@@ -11,14 +11,27 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
+from towline.http.access import Commander, Reader
+from towline.http.models import Limit, Page
+from towline.http.problem_docs import documented
+from towline.inbox.access import Control, TheControl
+from towline.inbox.http_models import (
+    DeliveryCursor,
+    DeliveryDetail,
+    DeliveryId,
+    DeliveryOut,
+    Force,
+    JobCursor,
+    JobDetail,
+    JobId,
+    JobOut,
+    Redelivered,
+    StateFilter,
+    WantedKey,
+)
 from towline.inbox.model import Stored
 from towline.jobs.model import JobRecord
 from towline_once.asgi.messages import Problem
-from towline.http.access import (Commander, Reader)
-from towline.inbox.access import (Control, TheControl)
-from towline.inbox.http_models import (DeliveryCursor, DeliveryDetail, DeliveryId, DeliveryOut, Force, JobCursor, JobDetail, JobId, JobOut, Redelivered, StateFilter, WantedKey)
-from towline.http.models import (Limit, Page)
-from towline.http.problem_docs import documented
 
 _THE_END: Final = 2**63 - 1
 _MOST_KEYS_SHOWN: Final = 20

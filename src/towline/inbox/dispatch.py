@@ -6,12 +6,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from towline_once.canonical_json import parse_json
 from towline.events import Event
-from towline_once.errors import (Definitive, Rejected)
-from towline.inbox.model import (Inbox, Stored)
-from towline.jobs.model import Claimed
+from towline.inbox.model import Inbox, Stored
 from towline.inbox.sources import events_of
+from towline.jobs.model import Claimed
+from towline_once.canonical_json import parse_json
+from towline_once.errors import Definitive, Rejected
 
 Track: TypeAlias = Callable[[Stored, Sequence[Event]], Awaitable[None]]
 

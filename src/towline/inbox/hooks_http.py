@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
 from towline.http.access import Reader
-from towline.inbox.access import TheControl
 from towline.http.models import moment
 from towline.http.problem_docs import documented
+from towline.inbox.access import TheControl
 
 router = APIRouter(prefix="/api", responses=documented(401, 403, 422, 503))
 

@@ -16,13 +16,24 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from towline_once.errors import Transient
-from towline.inbox.ingest import (Ingest, Receipt)
-from towline.inbox.sources import SOURCES
-from towline.forges.delivery import DeliveryRejected
-from towline.integrations import (generic_ci, slack)
 from towline.forges import payload
-from towline_once.asgi.messages import (Hangup, Headers, Problem, Receive, Scope, Send, answer, answer_whole, too_large, whole_body)
+from towline.forges.delivery import DeliveryRejected
+from towline.inbox.ingest import Ingest, Receipt
+from towline.inbox.sources import SOURCES
+from towline.integrations import generic_ci, slack
+from towline_once.asgi.messages import (
+    Hangup,
+    Headers,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    answer_whole,
+    too_large,
+    whole_body,
+)
+from towline_once.errors import Transient
 
 PREFIX: Final = "/webhooks/"
 RETRY_SECONDS: Final = 5

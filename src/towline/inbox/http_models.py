@@ -1,21 +1,17 @@
 """Deliveries and jobs, as the control plane's OpenAPI shows them."""
 
 from __future__ import annotations
+
 from collections.abc import Container
 from datetime import datetime
-from typing import Annotated
-from typing import Any
-from typing import Literal
-from fastapi import Path
-from fastapi import Query
-from pydantic import BaseModel
-from pydantic import Field
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query
+from pydantic import BaseModel, Field
+
+from towline.http.models import LONGEST_ID, StorableText, moment
 from towline.inbox.model import Stored
-from towline.jobs.model import JobRecord
-from towline.jobs.model import JobState
-from towline.http.models import LONGEST_ID
-from towline.http.models import StorableText
-from towline.http.models import moment
+from towline.jobs.model import JobRecord, JobState
 
 DeliveryId = Annotated[
     StorableText, Path(min_length=1, max_length=LONGEST_ID, description="The sender's id.")
@@ -41,8 +37,10 @@ WantedKey = Annotated[
 StateFilter = Annotated[JobState | None, Query(description="Only jobs in this state.")]
 Force = Annotated[bool, Query(description="Do not wait for the end of the cooldown.")]
 
+
 def _moment_or_none(us: int | None) -> datetime | None:
     return None if us is None else moment(us)
+
 
 class DeliveryOut(BaseModel):
     """A delivery as it was taken in."""
@@ -79,6 +77,7 @@ class DeliveryOut(BaseModel):
             last_seen_at=moment(stored.last_seen_us),
         )
 
+
 class JobOut(BaseModel):
     """A job as it stands."""
 
@@ -105,6 +104,7 @@ class JobOut(BaseModel):
     def of(cls, job: JobRecord) -> JobOut:
         return cls(**_job_fields(job))
 
+
 class JobDetail(JobOut):
     """A job with what it was given and what came of it."""
 
@@ -113,11 +113,13 @@ class JobDetail(JobOut):
     sha256: str | None
     hmac: str | None
 
+
 class DeliveryDetail(DeliveryOut):
     """A delivery with its payload and its job."""
 
     payload: Any = Field(description="As it came, as JSON; null where it cannot be read.")
     job: JobOut | None = Field(description="Null if it ended so long ago that it was deleted.")
+
 
 class Redelivered(BaseModel):
     """The job is queued again, under its own id and with fresh attempts."""
@@ -126,6 +128,7 @@ class Redelivered(BaseModel):
     job_id: str
     delivery_id: str | None = None
     starts_in_seconds: float = Field(description="What is left of the cooldown.")
+
 
 def _job_fields(job: JobRecord) -> dict[str, Any]:
     same = {name: getattr(job, name) for name in JobOut.model_fields if name in job._fields}

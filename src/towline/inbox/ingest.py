@@ -6,53 +6,46 @@ work. Whatever happens before that, it will send again, or be asked to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from towline.events import Actor
-from towline.events import CheckChanged
-from towline.events import CommandGiven
-from towline.events import Commented
-from towline.events import Event
-from towline.events import PullRequestChanged
-from towline.events import ReviewSubmitted
-from towline.forges.delivery import Delivery
-from towline.forges.delivery import Malformed
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+from towline.events import (
+    Actor,
+    CheckChanged,
+    CommandGiven,
+    Commented,
+    Event,
+    PullRequestChanged,
+    ReviewSubmitted,
+)
+from towline.forges.delivery import Delivery, Malformed
 from towline.forges.gitlab import webhooks as gitlab
 from towline.inbox.metrics import count_delivery
-from towline.inbox.model import Arrival
-from towline.inbox.model import Inbox
-from towline.inbox.model import Taken
+from towline.inbox.model import Arrival, Inbox, Taken
 from towline.inbox.slash_commands import parse
 from towline.inbox.sources import SOURCES
 from towline.integrations import generic_ci
 from towline.jobs.ids import job_id
-from towline.jobs.model import Bell
-from towline.jobs.model import NewJob
-from towline.jobs.model import OWN_QUEUE
+from towline.jobs.model import OWN_QUEUE, Bell, NewJob
 from towline.observability import tracing
 from towline_once import keys
 from towline_once.coordination.rate_limit import Start
 from towline_once.metrics import Audit
-from towline_once.ports import Clock
-from towline_once.ports import Note
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-import hashlib
-import json
-import logging
-import orjson
-import secrets
-
+from towline_once.ports import Clock, Note
 
 # ---------------------------------------------------------------- subjects
 # Which deliveries may share one job: those that only say how one thing stands.
 #
 # The state of a pull request or of a commit's checks is looked at as a whole, so many deliveries
 # about it need one look. What a person says or orders is acted on by itself, each time.
+
 
 def subject_of(events: Sequence[Event]) -> str | None:
     """The one thing that all events are about, if they are of the kind that may wait together."""

@@ -6,41 +6,35 @@ acts twice, whoever comes first. The rules are in `core/recovery`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from prometheus_client import Counter
-from towline.forges import delivery_log
-from towline.forges.delivery import DeliveryRejected
-from towline.forges.delivery_log import Entry
-from towline.forges.delivery_log import ForgeRefused
-from towline.forges.delivery_log import ForgeUnavailable
-from towline.forges.delivery_log import ForgeUnreadable
-from towline.forges.delivery_log import Hook
-from towline.forges.delivery_log import HookHour
-from towline.forges.delivery_log import HookHours
-from towline.forges.delivery_log import HookLog
-from towline.forges.delivery_log import HourCounts
-from towline.forges.delivery_log import Limits
-from towline.forges.delivery_log import Mark
-from towline.forges.delivery_log import Sent
-from towline.inbox.model import Inbox
-from towline_once import keys
-from towline_once.db.statement import Database
-from towline_once.db.statement import Statement
-from towline_once.errors import Conflict
-from towline_once.errors import TowlineError
-from towline_once.errors import Transient
-from towline_once.metrics import Audit
-from towline_once.metrics import audit_to_log
-from towline_once.ports import DocumentStore
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
 import json
 import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
+from prometheus_client import Counter
+
+from towline.forges import delivery_log
+from towline.forges.delivery import DeliveryRejected
+from towline.forges.delivery_log import (
+    Entry,
+    ForgeRefused,
+    ForgeUnavailable,
+    ForgeUnreadable,
+    Hook,
+    HookHour,
+    HookHours,
+    HookLog,
+    HourCounts,
+    Limits,
+    Mark,
+    Sent,
+)
+from towline.inbox.model import Inbox
+from towline_once import keys
+from towline_once.db.statement import Database, Statement
+from towline_once.errors import Conflict, TowlineError, Transient
+from towline_once.metrics import Audit, audit_to_log
+from towline_once.ports import DocumentStore
 
 SOURCE: Final = "github"
 HOOK_DELIVERIES = Counter(

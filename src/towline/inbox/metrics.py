@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter
-from prometheus_client import Gauge
-
+from prometheus_client import Counter, Gauge
 
 DELIVERIES = Counter(
     "towline_deliveries", "Deliveries by what became of them", ["source", "status"]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Awaitable
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Literal, NamedTuple, Protocol
+
 from towline.jobs.model import NewJob
 from towline.jobs.pruning import Pruned
 from towline_once.coordination.rate_limit import Start
 from towline_once.ports import Note
-from typing import Literal
-from typing import NamedTuple
-from typing import Protocol
-
 
 TakenStatus = Literal["accepted", "duplicate", "throttled"]
 
@@ -49,8 +46,6 @@ class Taken(NamedTuple):
     retry_after: float = 0.0
     same_body: bool = True
     """False for a duplicate whose body differs from that of the first."""
-
-
 
 
 class Stored(NamedTuple):

@@ -10,35 +10,21 @@ acts once is in `poll_meeting`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from collections.abc import Sequence
-from functools import partial
-from towline.forges import polling as watermarks
-from towline.forges.delivery import Delivery
-from towline.forges.delivery_log import ForgeUnavailable
-from towline.forges.delivery_log import ForgeUnreadable
-from towline.forges.polling import Mark
-from towline.forges.polling import Page
-from towline.forges.polling import Polled
-from towline.forges.polling import Thing
-from towline.forges.polling import next_since
-from towline.inbox.metrics import LAG
-from towline.inbox.metrics import POLLED
-from towline.inbox.metrics import TAKEN_IN
-from towline.inbox.metrics import TROUBLES
-from towline.inbox.model import Inbox
-from towline.upkeep.periodic import Chore
-from towline_once.errors import Conflict
-from towline_once.errors import TowlineError
-from towline_once.ports import Clock
-from towline_once.ports import DocumentStore
-from towline_once.ports import Note
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
 import logging
 import math
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
+from towline.forges import polling as watermarks
+from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import ForgeUnavailable, ForgeUnreadable
+from towline.forges.polling import Mark, Page, Polled, Thing, next_since
+from towline.inbox.metrics import LAG, POLLED, TAKEN_IN, TROUBLES
+from towline.inbox.model import Inbox
+from towline.upkeep.periodic import Chore
+from towline_once.errors import Conflict, TowlineError
+from towline_once.ports import Clock, DocumentStore, Note
 
 # --------------------------------------------------------------- poll_walk
 # Through the pages of a list that changes while it is read, without missing a thing.

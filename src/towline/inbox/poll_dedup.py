@@ -10,25 +10,19 @@ the forge's own time, and to hear it twice changes nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from towline.events import Commented
-from towline.events import Event
-from towline.events import IssueChanged
+from typing import Final
+
+from towline.events import Commented, Event, IssueChanged
 from towline.forges import payload as reading
-from towline.inbox.dispatch import Track
-from towline.inbox.dispatch import payload_of
+from towline.inbox.dispatch import Track, payload_of
 from towline.inbox.metrics import MET
-from towline.inbox.model import Owners
-from towline.inbox.model import Stored
-from towline.jobs.pruning import Mark
-from towline.jobs.pruning import Pruned
+from towline.inbox.model import Owners, Stored
+from towline.jobs.pruning import Mark, Pruned
 from towline.upkeep.periodic import Chore
 from towline.upkeep.retention import Pruning
-from towline_once.db.statement import Database
-from towline_once.db.statement import Statement
-from typing import Final
-import logging
-
+from towline_once.db.statement import Database, Statement
 
 KEEP_SECONDS: Final = 604_800.0
 """Longer than any sender goes on delivering, and than the log from which lost ones are fetched."""

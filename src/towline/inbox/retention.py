@@ -1,8 +1,10 @@
 from __future__ import annotations
-from towline.upkeep.retention import Pruning
-from towline.upkeep.periodic import Turn
+
 from towline.inbox.model import Inbox
 from towline.jobs.model import JobStore
+from towline.upkeep.periodic import Turn
+from towline.upkeep.retention import Pruning
+
 
 class Tidying:
     """Deletes deliveries and jobs past their time, in batches small enough to hold nobody up."""

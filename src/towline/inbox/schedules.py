@@ -7,20 +7,18 @@ two steps or as a second leader, meets the first one's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
 from towline.inbox import cron
 from towline.inbox.ingest import Ingest
 from towline.integrations import scheduler
-from towline_once.db.statement import Database
-from towline_once.db.statement import Statement
+from towline_once.db.statement import Database, Statement
 from towline_once.ports import Clock
-from typing import NamedTuple
-from typing import Protocol
-
 
 # --------------------------------------------------------------- schedules
 # When each schedule is due next.
+
 
 class Scheduled(NamedTuple):
     name: str
@@ -39,6 +37,7 @@ class ScheduleStore(Protocol):
 
 
 # ---------------------------------------------------------------- schedule
+
 
 class Schedules:
     """`wanted` are the cron expressions by name; any other schedule is forgotten."""

@@ -1,12 +1,9 @@
 """The slash commands in what people write: which there are, and how a comment is read."""
 
 from __future__ import annotations
+
 import re
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
-from typing import get_args
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 Command: TypeAlias = Literal[
     "/rebuild",
@@ -27,11 +24,13 @@ NEEDS_NO_FORGE: Final = frozenset({"/hold", "/unhold", "/priority", "/requeue"})
 _LINE: Final = re.compile(r"/[a-z][a-z-]{1,40}(?=\s|$)")
 _MOST_LINES: Final = 200
 
+
 class Parsed(NamedTuple):
     """Commands in the order they were given, each once, and what looked like one but is none."""
 
     commands: tuple[Command, ...]
     unknown: tuple[str, ...]
+
 
 def parse(text: str) -> Parsed:
     """The commands of a comment: each at the start of a line, outside of quotes and code."""
@@ -53,6 +52,7 @@ def parse(text: str) -> Parsed:
         elif known is None and word not in unknown:
             unknown.append(word)
     return Parsed(tuple(commands), tuple(unknown))
+
 
 def needs_forge(command: str) -> bool:
     """Whether it takes credentials for the forge to carry a command out."""

@@ -5,31 +5,28 @@ Pure: no clock, no randomness, no I/O. Any bytes at all give one of the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
 from towline.events import Event
-from towline.forges.delivery import BadSignature
-from towline.forges.delivery import Delivery
-from towline.forges.delivery import DeliveryRejected
-from towline.forges.delivery import Headers
-from towline.forges.delivery import Malformed
-from towline.forges.delivery import NoSecret
-from towline.forges.delivery import OutsideWindow
-from towline.forges.delivery import Receive
+from towline.forges.delivery import (
+    BadSignature,
+    Delivery,
+    DeliveryRejected,
+    Headers,
+    Malformed,
+    NoSecret,
+    OutsideWindow,
+    Receive,
+)
 from towline.forges.github import webhooks as github
 from towline.forges.gitlab import webhooks as gitlab
 from towline.forges.payload import Object
-from towline.integrations import generic_ci
-from towline.integrations import scheduler
-from towline.integrations import slack
+from towline.integrations import generic_ci, scheduler, slack
 from towline.integrations.jenkins import webhooks as jenkins
 from towline.integrations.jira import webhooks as jira
 from towline_once import keys
 from towline_once.keys import REDELIVERY_SECONDS
-from typing import Final
-from typing import NamedTuple
-from typing import TypeAlias
-
 
 __all__ = [
     "SOURCES",

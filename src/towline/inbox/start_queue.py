@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from towline_once.coordination.rate_limit import (Rate, Rates, Start, meters_of, turns)
+from towline_once.coordination.rate_limit import Rate, Rates, Start, meters_of, turns
 from towline_once.coordination.sql import QUEUE_UP
-from towline_once.db.statement import (Script, Statement)
+from towline_once.db.statement import Script, Statement
 
 TAKE_PLACE = Statement(
     "take place",

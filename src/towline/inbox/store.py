@@ -11,38 +11,25 @@ A delivery is found by the sender's id and by its key through one index: equal k
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from operator import itemgetter
-from towline.inbox.model import Arrival
-from towline.inbox.model import Stored
-from towline.inbox.model import Taken
-from towline.inbox.start_queue import placing
-from towline.jobs.model import NewJob
-from towline.jobs.pruning import Mark
-from towline.jobs.pruning import Pruned
-from towline.jobs.store import ENQUEUE_SILENTLY
-from towline_once.coordination.rate_limit import Rates
-from towline_once.coordination.rate_limit import flood_meter
-from towline_once.coordination.rate_limit import turns
-from towline_once.coordination.sql import ARRIVALS
-from towline_once.coordination.sql import LATEST
-from towline_once.coordination.sql import QUEUE_UP
-from towline_once.coordination.sql import QUEUE_UP_SILENTLY
-from towline_once.coordination.sql import noting
-from towline_once.db.batching import Coalescer
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from towline_once.ports import Note
 import asyncio
-import orjson
 import threading
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
+from operator import itemgetter
+
+import orjson
 import zstandard
 
+from towline.inbox.model import Arrival, Stored, Taken
+from towline.inbox.start_queue import placing
+from towline.jobs.model import NewJob
+from towline.jobs.pruning import Mark, Pruned
+from towline.jobs.store import ENQUEUE_SILENTLY
+from towline_once.coordination.rate_limit import Rates, flood_meter, turns
+from towline_once.coordination.sql import ARRIVALS, LATEST, QUEUE_UP, QUEUE_UP_SILENTLY, noting
+from towline_once.db.batching import Coalescer
+from towline_once.db.statement import Database, Row, Script, Statement
+from towline_once.ports import Note
 
 # ------------------------------------------------------------------ bodies
 # Bodies as they are kept: compressed. Webhooks shrink to a quarter.
@@ -91,6 +78,7 @@ def unpacked(kept: bytes | None) -> bytes | None:
 # index of them is written to in as many places as there are deliveries. With the highest bits
 # first
 # it grows at its end, and a batch of deliveries writes half as many pages.
+
 
 def ordered(column: str) -> str:
     """The expression of the index, over a column that has a delivery's id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from towline_once.errors import (Rejected, Unavailable)
+from towline_once.errors import Rejected, Unavailable
 
 
 class CiUnavailable(Unavailable):

@@ -14,13 +14,12 @@ from typing import Final
 
 import orjson
 
-from towline_once import keys
-from towline.events import (CheckChanged, Event)
+from towline.events import CheckChanged, Event
 from towline.forges import payload as reading
-from towline.forges.delivery import (Delivery, Headers, Malformed)
-from towline.forges.payload import (Outcome, outcome_of, outcome_of_two)
-from towline.forges.payload import Object
-from towline.forges.signature import (authenticate, check_shared)
+from towline.forges.delivery import Delivery, Headers, Malformed
+from towline.forges.payload import Object, Outcome, outcome_of, outcome_of_two
+from towline.forges.signature import authenticate, check_shared
+from towline_once import keys
 
 SOURCE: Final = "ci"
 

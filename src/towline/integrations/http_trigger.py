@@ -7,11 +7,11 @@ from typing import Final
 
 import httpx2
 
-from towline.forges.client import (ApiClient, Errors)
-from towline_once.errors import (Rejected, Unavailable)
-from towline_once.ports import Clock
 from towline.forges.base import Done
+from towline.forges.client import ApiClient, Errors
 from towline_once.clock import SystemClock
+from towline_once.errors import Rejected, Unavailable
+from towline_once.ports import Clock
 
 _SECONDS: Final = 15.0
 _ERRORS: Final = Errors(Unavailable, Unavailable, Rejected)

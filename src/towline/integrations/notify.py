@@ -5,15 +5,12 @@ Addresses hold secrets, so none of them is ever part of a message, a log line or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from towline_once.errors import MissingExtra
-from towline_once.errors import Rejected
-from towline_once.errors import Unavailable
-from typing import Any
-from typing import Protocol
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+from towline_once.errors import MissingExtra, Rejected, Unavailable
 
 _SECONDS = 30.0
 
@@ -59,6 +56,7 @@ def _targets(urls: Sequence[str]) -> Any:
 # ---------------------------------------------------------------- notifier
 # Tells people.
 
+
 class Notifier(Protocol):
     async def notify(self, title: str, text: str) -> None:
         """`Unavailable` if not all who should have been told were; it may be tried again."""
@@ -66,5 +64,3 @@ class Notifier(Protocol):
 
 
 # --------------------------------------------------------------- notifiers
-
-

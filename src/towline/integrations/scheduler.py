@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from towline_once import keys
-from towline.events import (Event, Ticked)
-from towline_once.errors import Rejected
+from towline.events import Event, Ticked
 from towline.forges import payload as reading
-from towline.forges.delivery import (Delivery, Headers, Malformed)
+from towline.forges.delivery import Delivery, Headers, Malformed
 from towline.forges.payload import Object
-from towline.forges.signature import (authenticate, check_shared)
+from towline.forges.signature import authenticate, check_shared
+from towline_once import keys
+from towline_once.errors import Rejected
 
 SOURCE: Final = "scheduler"
 

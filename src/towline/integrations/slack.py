@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from towline_once import keys
-from towline.events import (Actor, CommandGiven, Event)
+from towline.events import Actor, CommandGiven, Event
 from towline.forges import payload as reading
-from towline.forges.delivery import (Delivery, Headers, Malformed)
+from towline.forges.delivery import Delivery, Headers, Malformed
 from towline.forges.payload import Object
-from towline.forges.signature import (authenticate, check_slack)
+from towline.forges.signature import authenticate, check_slack
+from towline_once import keys
 
 SOURCE: Final = "slack"
 SLASH_COMMAND: Final = "slash_command"

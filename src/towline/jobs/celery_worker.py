@@ -22,12 +22,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
-from towline.jobs.celery import (MISSING, TASK, celery_app)
-from towline_once.errors import (MissingExtra, Transient)
-from towline.jobs.runner import Crew
-from towline.jobs.runner import SKIPPED
+from towline.jobs.celery import MISSING, TASK, celery_app
+from towline.jobs.model import Bell, Claimed, JobStore
+from towline.jobs.runner import SKIPPED, Crew
+from towline_once.errors import MissingExtra, Transient
 from towline_once.ports import Clock
-from towline.jobs.model import (Bell, Claimed, JobStore)
 
 try:
     from celery.exceptions import InvalidTaskError

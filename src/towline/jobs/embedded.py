@@ -9,25 +9,17 @@ little, so that a storm is taken in before it is worked on. Processes without a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from itertools import chain
-from itertools import repeat
-from towline.jobs.model import Claimed
-from towline.jobs.model import JobStore
-from towline.jobs.model import OWN_QUEUE
-from towline.jobs.model import Wish
-from towline.jobs.runner import Crew
-from towline_once.errors import Transient
-from towline_once.ports import Clock
-from towline_once.ports import Mailbox
-from typing import Any
-from typing import Final
-from typing import NamedTuple
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from typing import Any, Final, NamedTuple
 
+from towline.jobs.model import OWN_QUEUE, Claimed, JobStore, Wish
+from towline.jobs.runner import Crew
+from towline_once.errors import Transient
+from towline_once.ports import Clock, Mailbox
 
 _TOPIC = "jobs"
 _POLL_SECONDS = 2.0
@@ -250,5 +242,3 @@ def _is_a_crowd(before: _Look, now: _Look) -> bool:
 
 
 # ----------------------------------------------------------------- engines
-
-

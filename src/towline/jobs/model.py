@@ -6,15 +6,10 @@ and takeover. What was claimed at first and taken over since is told so: nothing
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Iterable
-from collections.abc import Sequence
-from towline.jobs.pruning import Pruned
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import Protocol
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
 
+from towline.jobs.pruning import Pruned
 
 JobState = Literal["queued", "running", "done", "dead"]
 EndedState = Literal["done", "dead"]

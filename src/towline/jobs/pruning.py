@@ -9,12 +9,13 @@ again, and finds what was left behind: deliveries whose jobs had not ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from towline_once.db.statement import Row
 from typing import NamedTuple
 
+from towline_once.db.statement import Row
 
 # ----------------------------------------------------------------- pruning
 # Deleting what is past its time, a batch after the other.
+
 
 class Pruned(NamedTuple):
     """What one batch did."""
@@ -30,6 +31,7 @@ class Pruned(NamedTuple):
 
 
 # ----------------------------------------------------------------- pruning
+
 
 class Mark:
     def __init__(self) -> None:

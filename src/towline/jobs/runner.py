@@ -7,31 +7,19 @@ next holder must not meet it at work. Nothing it returns is recorded then.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from prometheus_client import Counter
-from prometheus_client import Gauge
-from towline.jobs.model import Backoff
-from towline.jobs.model import Claimed
-from towline.jobs.model import JobState
-from towline.jobs.model import JobStore
-from towline.jobs.model import Settlement
-from towline.jobs.model import after_failure
-from towline.observability import tracing
-from towline_once.errors import Definitive
-from towline_once.errors import LeaseLost
-from towline_once.errors import Rejected
-from towline_once.errors import Transient
-from towline_once.ports import Clock
-from typing import Any
-from typing import TypeAlias
 import asyncio
 import logging
-import orjson
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import orjson
+from prometheus_client import Counter, Gauge
+
+from towline.jobs.model import Backoff, Claimed, JobState, JobStore, Settlement, after_failure
+from towline.observability import tracing
+from towline_once.errors import Definitive, LeaseLost, Rejected, Transient
+from towline_once.ports import Clock
 
 # ------------------------------------------------------------ work_metrics
 # What is counted of jobs.

@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable
-from collections.abc import Iterable
-from collections.abc import Sequence
-from operator import itemgetter
-from towline.jobs.model import Bell
-from towline.jobs.model import Candidate
-from towline.jobs.model import Claimed
-from towline.jobs.model import Depth
-from towline.jobs.model import EndedState
-from towline.jobs.model import JobRecord
-from towline.jobs.model import JobState
-from towline.jobs.model import NewJob
-from towline.jobs.model import OWN_QUEUE
-from towline.jobs.model import Reaped
-from towline.jobs.model import SLOW
-from towline.jobs.model import Settlement
-from towline.jobs.model import Wish
-from towline.jobs.model import after_lost_lease
-from towline.jobs.model import allot
-from towline.jobs.pruning import Mark
-from towline.jobs.pruning import Pruned
-from towline_once.db.batching import Coalescer
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from towline_once.errors import Transient
-from typing import NamedTuple
 import asyncio
 import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Sequence
+from operator import itemgetter
+from typing import NamedTuple
 
+from towline.jobs.model import (
+    OWN_QUEUE,
+    SLOW,
+    Bell,
+    Candidate,
+    Claimed,
+    Depth,
+    EndedState,
+    JobRecord,
+    JobState,
+    NewJob,
+    Reaped,
+    Settlement,
+    Wish,
+    after_lost_lease,
+    allot,
+)
+from towline.jobs.pruning import Mark, Pruned
+from towline_once.db.batching import Coalescer
+from towline_once.db.statement import Database, Row, Script, Statement
+from towline_once.errors import Transient
 
 # ---------------------------------------------------------- job_statements
 # The SQL of jobs. Every change of a running job compares its token inside the one UPDATE.

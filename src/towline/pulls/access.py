@@ -6,13 +6,13 @@ from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
 
-from towline_once.coordination.breaker_registry import BreakerBoard
-from towline.pulls.policy import TowPolicy
 from towline.commands.service import Bridge
-from towline.reconciler.sweep import Reconciler
-from towline.pulls.store import PullStore
-from towline.http.auth import Principal
 from towline.http.access import Needs
+from towline.http.auth import Principal
+from towline.pulls.policy import TowPolicy
+from towline.pulls.store import PullStore
+from towline.reconciler.sweep import Reconciler
+from towline_once.coordination.breaker_registry import BreakerBoard
 
 
 class Tow(NamedTuple):

@@ -11,12 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from towline.events import (CheckChanged, Commented, Event, MergeGroupChanged, PullRequestChanged, ReviewSubmitted)
-from towline.pulls.facts import (CheckFact, Facts, ReviewFact, Said, is_newer, matches)
-from towline_once.failure_patterns import Pattern
-from towline.pulls.facts import (recognised, understood)
-from towline.pulls.signals import Signals
+from towline.events import (
+    CheckChanged,
+    Commented,
+    Event,
+    MergeGroupChanged,
+    PullRequestChanged,
+    ReviewSubmitted,
+)
 from towline.forges.snapshot import Snapshot
+from towline.pulls.facts import (
+    CheckFact,
+    Facts,
+    ReviewFact,
+    Said,
+    is_newer,
+    matches,
+    recognised,
+    understood,
+)
+from towline.pulls.signals import Signals
+from towline_once.failure_patterns import Pattern
 
 FORMER_HEADS: Final = 8
 _LONGEST_QUOTE: Final = 500

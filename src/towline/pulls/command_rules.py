@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
 from towline.forges.base import Forge
 from towline.forges.credentials import no_credentials
-from towline.inbox.slash_commands import Command
-from towline.inbox.slash_commands import needs_forge
+from towline.inbox.slash_commands import Command, needs_forge
 from towline.pulls.budgets import Strategy
-from towline.pulls.lifecycle import STATES
-from towline.pulls.lifecycle import State
-from towline.pulls.lifecycle import TERMINAL
-from towline_once.errors import Conflict
-from towline_once.errors import Rejected
-from typing import Final
+from towline.pulls.lifecycle import STATES, TERMINAL, State
+from towline_once.errors import Conflict, Rejected
 
 
 def _states(*names: State) -> frozenset[State]:
@@ -48,13 +45,6 @@ STRATEGY_OF: Final[Mapping[Command, Strategy]] = {
 }
 
 
-
-
-
-
-
-
-
 def refusal(command: Command, state: State) -> str | None:
     """Why a command does not fit a state; None if it does."""
     if state in ALLOWED_IN[command]:
@@ -66,6 +56,7 @@ def refusal(command: Command, state: State) -> str | None:
 class NoCredentials(Conflict):
     """The command needs a forge that this service has no token for."""
 
+
 def lacking(command: Command, forge: str, forges: Mapping[str, Forge]) -> str | None:
     """Why a command cannot be carried out at this forge; None if it can."""
     if forge in forges or not needs_forge(command):
@@ -76,8 +67,10 @@ def lacking(command: Command, forge: str, forges: Mapping[str, Forge]) -> str | 
 class UnknownCommand(Rejected):
     """There is no such command."""
 
+
 class UnknownPull(Rejected):
     """It is not under tow."""
+
 
 class NotNow(Conflict):
     """The command does not fit the state that the pull request is in."""

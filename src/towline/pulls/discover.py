@@ -10,11 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline_once.errors import (Rejected, Unavailable)
 from towline.forges.base import Forge
-from towline.pulls.store import (Change, Changed, Filter, PullStore)
-from towline.pulls.model import (PullEvent, PullRecord)
+from towline.forges.snapshot import PullRef, Snapshot
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.store import Change, Changed, Filter, PullStore
+from towline_once.errors import Rejected, Unavailable
 
 REPLACES = "REPLACES_PULL"
 REPLACED = "REPLACED_BY_PULL"

@@ -9,16 +9,32 @@ from __future__ import annotations
 
 from typing import Final
 
-from towline.pulls.budgets import after_move
-from towline.pulls.facts import (Facts, checks_verdict, counted, is_old, later_checks, policy_is_outdated, policy_verdict)
-from towline.pulls.apply_event import facts_of
-from towline.pulls.transitions import (LONGEST_LINE, Context, doubted_since)
-from towline.pulls.lifecycle import (PAST_CHECKS, TERMINAL, State)
-from towline.pulls.model import (PullEvent, PullRecord, Tracked)
-from towline.pulls.signals import Signals
 from towline.forges.snapshot import Snapshot
+from towline.pulls.apply_event import facts_of
+from towline.pulls.budgets import after_move
+from towline.pulls.facts import (
+    Facts,
+    checks_verdict,
+    counted,
+    is_old,
+    later_checks,
+    policy_is_outdated,
+    policy_verdict,
+)
+from towline.pulls.lifecycle import PAST_CHECKS, TERMINAL, State
+from towline.pulls.model import PullEvent, PullRecord, Tracked
 from towline.pulls.selection import first_id
-from towline.pulls.transitions import (entered, leads_back, refreshed_substatus, substatus_of, taken_back)
+from towline.pulls.signals import Signals
+from towline.pulls.transitions import (
+    LONGEST_LINE,
+    Context,
+    doubted_since,
+    entered,
+    leads_back,
+    refreshed_substatus,
+    substatus_of,
+    taken_back,
+)
 
 _ROAD: Final[tuple[State, ...]] = (
     "CREATED",

@@ -6,32 +6,24 @@ words came. Facts are about one head commit: another one starts them anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from towline.events import Actor
-from towline.events import CheckStatus
-from towline.events import Commented
-from towline.events import Conclusion
-from towline.events import PASSING
-from towline.events import PullRequestState
-from towline.events import ReviewState
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from towline.events import (
+    PASSING,
+    Actor,
+    CheckStatus,
+    Commented,
+    Conclusion,
+    PullRequestState,
+    ReviewState,
+)
 from towline.pulls.lifecycle import State
 from towline.pulls.selection import same_login
-from towline.pulls.signals import Outcome
-from towline.pulls.signals import Signal
-from towline.pulls.signals import Signals
+from towline.pulls.signals import Outcome, Signal, Signals
 from towline_once.failure_patterns import Pattern
 from towline_once.failures import classify_failure
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
-
 
 Verdict: TypeAlias = Literal["none", "running", "passed", "failed"]
 """Of all required checks together, or of the policy bot."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from towline.pulls.lifecycle import (STATES, TERMINAL, State)
-from towline.pulls.staleness import is_stale
+from towline.pulls.http_models import Story, current_diagnosis
+from towline.pulls.lifecycle import STATES, TERMINAL, State
+from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
-from towline_once.errors import (Conflict, Rejected)
-from towline.pulls.store import (Filter, PullStore, StaleKey)
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.pulls.http_models import (Story, current_diagnosis)
+from towline.pulls.staleness import is_stale
+from towline.pulls.store import Filter, PullStore, StaleKey
+from towline_once.errors import Conflict, Rejected
 
 MOST_STALE: Final = 5_000
 _MOST_SCANNED: Final = 5_000

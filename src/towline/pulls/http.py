@@ -8,22 +8,46 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
 
-from towline_once.errors import TowlineError
 from towline.commands.service import BatchResult
-from towline.pulls.command_rules import (NoCredentials, NotNow, UnknownCommand, UnknownPull)
-from towline.pulls.model import PullRecord
-from towline.pulls.store import PullStore
-from towline_once.asgi.messages import Problem
+from towline.http.access import Commander, Reader
 from towline.http.auth import Principal
-from towline.http.access import (Commander, Reader)
-from towline.inbox.access import (Control, TheControl)
-from towline.pulls.fleet import (Ambiguous, BadCursor, Fleet, NoSuchRepo, Wanted, full_name)
 from towline.http.json_body import JsonBody
 from towline.http.problem_docs import documented
 from towline.http.problems import problem_of
-from towline.pulls.http_models import (MOST_OF_A_BATCH, BatchAnswer, BatchBody, BatchItem, CommandAccepted, CommandBody, Cursor, Name, Number, Owner, PullFilter, PullLimit, PullPage, PullStateFilter, Repo, RepoFilter, RuleFilter, SearchFilter, StaleCursor, StaleFilter, StalePage, parsed_ref, pull_out)
-from towline.http.repeatable import (Again, same_again)
-from towline.pulls.access import (TheTow, Tow)
+from towline.http.repeatable import Again, same_again
+from towline.inbox.access import Control, TheControl
+from towline.pulls.access import TheTow, Tow
+from towline.pulls.command_rules import NoCredentials, NotNow, UnknownCommand, UnknownPull
+from towline.pulls.fleet import Ambiguous, BadCursor, Fleet, NoSuchRepo, Wanted, full_name
+from towline.pulls.http_models import (
+    MOST_OF_A_BATCH,
+    BatchAnswer,
+    BatchBody,
+    BatchItem,
+    CommandAccepted,
+    CommandBody,
+    Cursor,
+    Name,
+    Number,
+    Owner,
+    PullFilter,
+    PullLimit,
+    PullPage,
+    PullStateFilter,
+    Repo,
+    RepoFilter,
+    RuleFilter,
+    SearchFilter,
+    StaleCursor,
+    StaleFilter,
+    StalePage,
+    parsed_ref,
+    pull_out,
+)
+from towline.pulls.model import PullRecord
+from towline.pulls.store import PullStore
+from towline_once.asgi.messages import Problem
+from towline_once.errors import TowlineError
 
 router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
 _command = JsonBody(CommandBody)

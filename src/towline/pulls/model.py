@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+from towline.forges.snapshot import PullRef
 from towline.pulls.budgets import Counts
 from towline.pulls.facts import Facts
 from towline.pulls.lifecycle import State
-from towline.forges.snapshot import PullRef
 
 EventSource: TypeAlias = Literal[
     "github-webhook",

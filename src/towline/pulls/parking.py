@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from towline.events import (CheckChanged, Commented, Event, MergeGroupChanged, PullRequestChanged, ReviewSubmitted)
+from towline.events import (
+    CheckChanged,
+    Commented,
+    Event,
+    MergeGroupChanged,
+    PullRequestChanged,
+    ReviewSubmitted,
+)
 from towline.forges.registry import FORGES
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import PullRecord
-from towline.pulls.signals import Towing
 from towline.pulls.selection import is_towed
+from towline.pulls.signals import Towing
 
 ANY_NUMBER: Final = 0
 """Of an event that lists no pull request: only its commit tells which one it is about."""

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields
-from towline.events import Actor
-from towline.events import EVENTS
-from towline.events import Event
+from typing import Any, Final, NamedTuple, Protocol
+
+from towline.events import EVENTS, Actor, Event
 from towline.forges.registry import FORGES
 from towline.inbox.model import Stored
-from towline.jobs.pruning import Mark
-from towline.jobs.pruning import Pruned
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import Protocol
-import json
+from towline.jobs.pruning import Mark, Pruned
+from towline_once.db.statement import Database, Row, Script, Statement
 
 
 class Parked(NamedTuple):

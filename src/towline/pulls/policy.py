@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from towline.pulls.budgets import (MAX_TRIES, Counts)
-from towline_once.failure_patterns import Pattern
-from towline.pulls.transitions import Context
+from towline.pulls.budgets import MAX_TRIES, Counts
 from towline.pulls.lifecycle import State
-from towline.pulls.signals import (DEFAULT_TRIGGERS, Poked, Signals, Towing, Trigger)
-from towline.pulls.staleness import (THRESHOLD_SECONDS, Thresholds)
+from towline.pulls.signals import DEFAULT_TRIGGERS, Poked, Signals, Towing, Trigger
+from towline.pulls.staleness import THRESHOLD_SECONDS, Thresholds
+from towline.pulls.transitions import Context
+from towline_once.failure_patterns import Pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

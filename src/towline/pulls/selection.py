@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from towline.events import (Actor, PullRequestChanged)
+from towline.events import Actor, PullRequestChanged
 from towline.pulls.signals import Towing
 
 _BOT: Final = "[bot]"

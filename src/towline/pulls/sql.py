@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from towline.forges.snapshot import PullRef
-from towline.pulls.budgets import STRATEGIES
-from towline.pulls.facts import CheckFact
-from towline.pulls.facts import Facts
-from towline.pulls.facts import ReviewFact
-from towline.pulls.facts import Said
-from towline.pulls.lifecycle import STATES
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.model import Intent
-from towline.pulls.model import PullEvent
-from towline.pulls.model import PullRecord
-from towline_once.db.statement import Row
-from towline_once.db.statement import Statement
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
+
 import orjson
 
+from towline.forges.snapshot import PullRef
+from towline.pulls.budgets import STRATEGIES
+from towline.pulls.facts import CheckFact, Facts, ReviewFact, Said
+from towline.pulls.lifecycle import STATES, TERMINAL
+from towline.pulls.model import Intent, PullEvent, PullRecord
+from towline_once.db.statement import Row, Statement
 
 COLUMNS = {
     "repo": "text", "number": "bigint", "forge": "text", "url": "text", "title": "text",

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from towline.pulls.lifecycle import State
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+from towline.pulls.lifecycle import State
+from towline_once.db.statement import Row, Script, Statement
 
 What: TypeAlias = Literal["merged", "closed", "lead", "heal", "alone", "helped"]
 HOUR_US: Final = 3_600_000_000

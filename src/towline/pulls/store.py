@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
 from towline.forges.snapshot import PullRef
-from towline.jobs.model import Bell
-from towline.jobs.model import NewJob
-from towline.jobs.model import OWN_QUEUE
+from towline.jobs.model import OWN_QUEUE, Bell, NewJob
 from towline.jobs.pruning import Pruned
 from towline.jobs.store import ENQUEUE
 from towline.pulls import sql as q
-from towline.pulls.lifecycle import STATES
-from towline.pulls.lifecycle import State
-from towline.pulls.model import EventSource
-from towline.pulls.model import Intent
-from towline.pulls.model import PullEvent
-from towline.pulls.model import PullRecord
-from towline.pulls.sql import COLUMNS
-from towline.pulls.sql import event_of
-from towline.pulls.sql import event_row
-from towline.pulls.sql import record_of
-from towline.pulls.sql import row_of
+from towline.pulls.lifecycle import STATES, State
+from towline.pulls.model import EventSource, Intent, PullEvent, PullRecord
+from towline.pulls.sql import COLUMNS, event_of, event_row, record_of, row_of
 from towline.pulls.staleness import Thresholds
 from towline.pulls.statistics import counting
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from towline_once.db.statement import containing
+from towline_once.db.statement import Database, Row, Script, Statement, containing
 from towline_once.errors import Transient
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
-from typing import TypeAlias
-
 
 # ------------------------------------------------------------------- pulls
 # Pull requests under tow, and the log of everything that happened to them.

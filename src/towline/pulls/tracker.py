@@ -16,22 +16,27 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from towline.inbox.slash_commands import parse
-from towline.pulls.drift import correct
-from towline.events import (CheckChanged, Commented, Event, MergeGroupChanged, PullRequestChanged, ReviewSubmitted)
-from towline.pulls.apply_event import facts_of
+from towline.events import (
+    CheckChanged,
+    Commented,
+    Event,
+    MergeGroupChanged,
+    PullRequestChanged,
+    ReviewSubmitted,
+)
 from towline.forges.registry import FORGES
-from towline.pulls.transitions import Context
-from towline.pulls.parking import (ANY_NUMBER, head_of, waits_for)
-from towline.pulls.model import Tracked
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline.pulls.selection import is_towed
-from towline.pulls.transitions import (Entry, decide, opened, opens)
-from towline.pulls.metrics import (count_event, count_parked)
+from towline.forges.snapshot import PullRef, Snapshot
 from towline.inbox.model import Stored
-from towline.pulls.parking_store import (Parked, Parking)
-from towline.pulls.store import (Change, Changed, PullStore)
-from towline.pulls.model import (EventSource, PullRecord)
+from towline.inbox.slash_commands import parse
+from towline.pulls.apply_event import facts_of
+from towline.pulls.drift import correct
+from towline.pulls.metrics import count_event, count_parked
+from towline.pulls.model import EventSource, PullRecord, Tracked
+from towline.pulls.parking import ANY_NUMBER, head_of, waits_for
+from towline.pulls.parking_store import Parked, Parking
+from towline.pulls.selection import is_towed
+from towline.pulls.store import Change, Changed, PullStore
+from towline.pulls.transitions import Context, Entry, decide, opened, opens
 
 ContextOf: TypeAlias = Callable[[str], Context]
 """What the events of a repository are read by."""

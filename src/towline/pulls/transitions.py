@@ -8,55 +8,31 @@ one line of the log for each step. What the table does not have is written down 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from towline.events import CheckChanged
-from towline.events import Event
-from towline.events import PullRequestChanged
-from towline.forges.snapshot import PullRef
-from towline.pulls.apply_event import first_heard_us
-from towline.pulls.apply_event import fold
-from towline.pulls.budgets import Counts
-from towline.pulls.budgets import after_move
-from towline.pulls.budgets import none_used
-from towline.pulls.facts import Facts
-from towline.pulls.facts import Verdict
-from towline.pulls.facts import Word
-from towline.pulls.facts import checks_verdict
-from towline.pulls.facts import counted
-from towline.pulls.facts import later_checks
-from towline.pulls.facts import policy_is_outdated
-from towline.pulls.facts import policy_verdict
-from towline.pulls.facts import words
-from towline.pulls.lifecycle import Happening
-from towline.pulls.lifecycle import Move
-from towline.pulls.lifecycle import PAST_CHECKS
-from towline.pulls.lifecycle import RESULT_OF
-from towline.pulls.lifecycle import State
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.lifecycle import move
-from towline.pulls.model import EventSource
-from towline.pulls.model import PullEvent
-from towline.pulls.model import PullRecord
-from towline.pulls.model import Tracked
-from towline.pulls.selection import first_id
-from towline.pulls.selection import is_person
-from towline.pulls.selection import is_towed
-from towline.pulls.selection import same_login
-from towline.pulls.selection import vulnerability_of
-from towline.pulls.signals import Outcome
-from towline.pulls.signals import Signals
-from towline.pulls.signals import Towing
-from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline.pulls.staleness import Thresholds
-from towline.pulls.staleness import is_stale
-from towline_once.failure_patterns import Pattern
-from typing import Final
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
+from towline.events import CheckChanged, Event, PullRequestChanged
+from towline.forges.snapshot import PullRef
+from towline.pulls.apply_event import first_heard_us, fold
+from towline.pulls.budgets import Counts, after_move, none_used
+from towline.pulls.facts import (
+    Facts,
+    Verdict,
+    Word,
+    checks_verdict,
+    counted,
+    later_checks,
+    policy_is_outdated,
+    policy_verdict,
+    words,
+)
+from towline.pulls.lifecycle import PAST_CHECKS, RESULT_OF, TERMINAL, Happening, Move, State, move
+from towline.pulls.model import EventSource, PullEvent, PullRecord, Tracked
+from towline.pulls.selection import first_id, is_person, is_towed, same_login, vulnerability_of
+from towline.pulls.signals import Outcome, Signals, Towing
+from towline.pulls.staleness import THRESHOLD_SECONDS, Thresholds, is_stale
+from towline_once.failure_patterns import Pattern
 
 # -------------------------------------------------------------- happenings
 # What has happened to a pull request, told by the facts before an event and after it.

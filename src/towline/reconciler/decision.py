@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from towline.forges.snapshot import PullRef, Snapshot
 from towline.pulls.budgets import Strategy
-from towline.reconciler.rules import (STRATEGY_OF, Action, Case, Diagnosis, Past, classify)
 from towline.pulls.drift import correct
 from towline.pulls.facts import Facts
-from towline.pulls.transitions import Context
-from towline.pulls.lifecycle import (RESULT_OF, Happening, State)
-from towline.pulls.model import (PullEvent, PullRecord, Tracked)
-from towline.remediation.strategies import OUTCOME
-from towline.forges.snapshot import (PullRef, Snapshot)
+from towline.pulls.lifecycle import RESULT_OF, Happening, State
+from towline.pulls.model import PullEvent, PullRecord, Tracked
 from towline.pulls.policy import RepoPolicy
+from towline.pulls.transitions import Context
+from towline.reconciler.rules import STRATEGY_OF, Action, Case, Diagnosis, Past, classify
+from towline.remediation.strategies import OUTCOME
 
 Fate: TypeAlias = Literal["acted", "escalated", "skipped", "failed", "corrected", "decided"]
 """What a sweep made of its decision; `decided` and no more when it is dry or only observes."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from towline.reconciler.rules import Case
 from towline.events import CheckChanged
-from towline.pulls.facts import Facts
-from towline_once.failures import (UNEXPLAINED, Failure, classify_failure)
-from towline.forges.snapshot import Snapshot
-from towline.reconciler.decision import (case_of, history_of)
-from towline.pulls.policy import TowPolicy
-from towline_once.errors import Rejected
-from towline.remediation.triggers import failed_checks
-from towline.pulls.store import whole_log
 from towline.forges.base import Forge
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.pulls.store import PullStore
+from towline.forges.snapshot import Snapshot
+from towline.pulls.facts import Facts
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.policy import TowPolicy
+from towline.pulls.store import PullStore, whole_log
+from towline.reconciler.decision import case_of, history_of
+from towline.reconciler.rules import Case
+from towline.remediation.triggers import failed_checks
+from towline_once.errors import Rejected
+from towline_once.failures import UNEXPLAINED, Failure, classify_failure
 
 _MOST_LOGS = 3
 _CONTAINERS = ("check_suite", "workflow_run", "pipeline")

@@ -9,22 +9,22 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
-from towline_once.coordination.circuit_breaker import Report
-from towline.reconciler.observe_score import Agreed
 from towline.forges.snapshot import PullRef
-from towline_once.errors import TowlineError
-from towline.reconciler.observe import (WINDOW_HOURS, score)
-from towline_once.asgi.messages import Problem
-from towline.http.auth import Principal
 from towline.http.access import Reader
-from towline.inbox.access import TheControl
-from towline.http.models import moment
-from towline.pulls.fleet import full_name
+from towline.http.auth import Principal
 from towline.http.json_body import JsonBody
+from towline.http.models import moment
 from towline.http.problem_docs import documented
-from towline.pulls.http_models import (DryRun, RepoFilter, ResetBody)
+from towline.inbox.access import TheControl
+from towline.pulls.access import Admin, TheTow
+from towline.pulls.fleet import full_name
 from towline.pulls.http import refusal_of
-from towline.pulls.access import (Admin, TheTow)
+from towline.pulls.http_models import DryRun, RepoFilter, ResetBody
+from towline.reconciler.observe import WINDOW_HOURS, score
+from towline.reconciler.observe_score import Agreed
+from towline_once.asgi.messages import Problem
+from towline_once.coordination.circuit_breaker import Report
+from towline_once.errors import TowlineError
 
 router = APIRouter(prefix="/api", tags=["reconciler"], responses=documented(401, 403, 422, 503))
 _reset = JsonBody(ResetBody, default=ResetBody())

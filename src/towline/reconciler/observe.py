@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from towline.reconciler.observe_score import (Agreed, add_log)
-from towline.pulls.store import whole_logs
-from towline.pulls.store import PullStore
+from towline.pulls.store import PullStore, whole_logs
+from towline.reconciler.observe_score import Agreed, add_log
 
 WINDOW_HOURS: Final = 24.0
 

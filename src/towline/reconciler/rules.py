@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.pulls.budgets import (MAX_TRIES, Counts, Strategy, exhausted, oscillates)
-from towline.pulls.lifecycle import (Happening, State)
-from towline.pulls.staleness import (THRESHOLD_SECONDS, Thresholds, is_stale)
+from towline.pulls.budgets import MAX_TRIES, Counts, Strategy, exhausted, oscillates
+from towline.pulls.lifecycle import Happening, State
+from towline.pulls.staleness import THRESHOLD_SECONDS, Thresholds, is_stale
 
 Action: TypeAlias = Literal[
     "CLOSE_AND_REOPEN",

@@ -12,19 +12,31 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from towline.pulls.budgets import (LIFETIME_FACTOR, STRATEGIES, Counts, Strategy)
-from towline.remediation.escalation_text import ESCALATED
-from towline.pulls.lifecycle import TERMINAL
-from towline.reconciler.decision import (as_stored, case_of, diagnosed, history_of)
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.inbox.access import (Control, TheControl)
 from towline.http.access import Reader
-from towline.pulls.fleet import story_of
 from towline.http.problem_docs import documented
-from towline.pulls.http_models import (STUCK, EventOut, Name, Number, Owner, PullOut, Repo, Story, current_diagnosis, event_out, fields_of)
-from towline.pulls.http import (UNKNOWN, found_pull)
-from towline.pulls.access import (TheTow, Tow)
+from towline.inbox.access import Control, TheControl
+from towline.pulls.access import TheTow, Tow
+from towline.pulls.budgets import LIFETIME_FACTOR, STRATEGIES, Counts, Strategy
+from towline.pulls.fleet import story_of
+from towline.pulls.http import UNKNOWN, found_pull
+from towline.pulls.http_models import (
+    STUCK,
+    EventOut,
+    Name,
+    Number,
+    Owner,
+    PullOut,
+    Repo,
+    Story,
+    current_diagnosis,
+    event_out,
+    fields_of,
+)
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.reconciler.decision import as_stored, case_of, diagnosed, history_of
+from towline.remediation.escalation_text import ESCALATED
 
 router = APIRouter(prefix="/api", tags=["pull requests"], responses=documented(401, 403, 422, 503))
 

@@ -6,68 +6,49 @@ in the store keeps the second from acting. A dry sweep writes nothing and acts o
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from towline.forges.base import AsksAhead
-from towline.forges.base import Forge
-from towline.forges.snapshot import PullRef
-from towline.forges.snapshot import Snapshot
-from towline.pulls.apply_event import facts_of
-from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.model import PullEvent
-from towline.pulls.model import PullRecord
-from towline.pulls.policy import TowPolicy
-from towline.pulls.staleness import is_stale
-from towline.pulls.store import Change
-from towline.pulls.store import PullStore
-from towline.reconciler.decision import Decision
-from towline.reconciler.decision import Fate
-from towline.reconciler.decision import as_stored
-from towline.reconciler.decision import corrected_by
-from towline.reconciler.decision import decision_on
-from towline.reconciler.decision import diagnosed
-from towline.reconciler.decision import given_up
-from towline.reconciler.diagnosis_input import CaseFile
-from towline.reconciler.diagnosis_input import Gathered
-from towline.reconciler.metrics import DECISIONS
-from towline.reconciler.metrics import DRIFTS
-from towline.reconciler.metrics import ESCALATIONS
-from towline.reconciler.metrics import FORGE_CALLS
-from towline.reconciler.metrics import REMEDIES_MADE
-from towline.reconciler.metrics import STALE
-from towline.reconciler.metrics import SWEEPS
-from towline.reconciler.metrics import SWEEP_SECONDS
-from towline.reconciler.observe_score import OBSERVED
-from towline.reconciler.rules import Diagnosis
-from towline.reconciler.rules import Finding
-from towline.reconciler.rules import STRATEGY_OF
-from towline.remediation.breakers import BreakerState
-from towline.remediation.breakers import Breakers
-from towline.remediation.breakers import Leave
-from towline.remediation.escalation import escalating
-from towline.remediation.record_changes import BY_SWEEP
-from towline.remediation.record_changes import Order
-from towline.remediation.record_changes import Recorder
-from towline.remediation.record_changes import Remedied
-from towline.remediation.record_changes import decided_on
-from towline.remediation.service import Pause
-from towline.remediation.service import Remediator
-from towline.remediation.service import asks_to_wait
-from towline.remediation.service import batches
-from towline_once.errors import Conflict
-from towline_once.errors import Rejected
-from towline_once.errors import Transient
-from towline_once.errors import Unavailable
-from towline_once.ports import Clock
-from typing import NamedTuple
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from towline.forges.base import AsksAhead, Forge
+from towline.forges.snapshot import PullRef, Snapshot
+from towline.pulls.apply_event import facts_of
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.model import PullEvent, PullRecord
+from towline.pulls.policy import TowPolicy
+from towline.pulls.staleness import is_stale
+from towline.pulls.store import Change, PullStore
+from towline.reconciler.decision import (
+    Decision,
+    Fate,
+    as_stored,
+    corrected_by,
+    decision_on,
+    diagnosed,
+    given_up,
+)
+from towline.reconciler.diagnosis_input import CaseFile, Gathered
+from towline.reconciler.metrics import (
+    DECISIONS,
+    DRIFTS,
+    ESCALATIONS,
+    FORGE_CALLS,
+    REMEDIES_MADE,
+    STALE,
+    SWEEP_SECONDS,
+    SWEEPS,
+)
+from towline.reconciler.observe_score import OBSERVED
+from towline.reconciler.rules import STRATEGY_OF, Diagnosis, Finding
+from towline.remediation.breakers import Breakers, BreakerState, Leave
+from towline.remediation.escalation import escalating
+from towline.remediation.record_changes import BY_SWEEP, Order, Recorder, Remedied, decided_on
+from towline.remediation.service import Pause, Remediator, asks_to_wait, batches
+from towline_once.errors import Conflict, Rejected, Transient, Unavailable
+from towline_once.ports import Clock
 
 # ----------------------------------------------------------- reconcile_one
 # One stale pull request: drift ▸ still stale? ▸ classify ▸ budget ▸ remedy ▸ outcome.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from towline.remediation.escalation_text import breaker_notice
+from towline.jobs.model import JobStore, NewJob
 from towline.remediation.escalation import notice_job
-from towline.jobs.model import (JobStore, NewJob)
+from towline.remediation.escalation_text import breaker_notice
 
 GLOBAL = "towline:breaker:global"
 BreakerState: TypeAlias = Literal["closed", "open", "half_open"]

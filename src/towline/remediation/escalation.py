@@ -14,19 +14,18 @@ from typing import Any
 
 import orjson
 
-from towline_once.canonical_json import parse_json
-from towline.remediation.escalation_text import (ESCALATED, SENT, Notice, escalation)
-from towline.jobs.ids import (job_id, mark_of)
-from towline.pulls.lifecycle import TERMINAL
-from towline.forges.snapshot import PullRef
-from towline_once.errors import (Definitive, Rejected)
-from towline.pulls.store import whole_log
-from towline.remediation.record_changes import (Recorder, entered)
 from towline.forges.base import Forge
-from towline.jobs.model import (OWN_QUEUE, Claimed, NewJob)
+from towline.forges.snapshot import PullRef
 from towline.integrations.notify import Notifier
-from towline.pulls.store import (Change, PullStore)
-from towline.pulls.model import (EventSource, PullEvent, PullRecord)
+from towline.jobs.ids import job_id, mark_of
+from towline.jobs.model import OWN_QUEUE, Claimed, NewJob
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.model import EventSource, PullEvent, PullRecord
+from towline.pulls.store import Change, PullStore, whole_log
+from towline.remediation.escalation_text import ESCALATED, SENT, Notice, escalation
+from towline.remediation.record_changes import Recorder, entered
+from towline_once.canonical_json import parse_json
+from towline_once.errors import Definitive, Rejected
 
 ESCALATE = "escalate"
 NOTIFY = "notify"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from towline.pulls.lifecycle import WAITING_FOR
-from towline.pulls.model import (PullEvent, PullRecord)
+from towline.pulls.model import PullEvent, PullRecord
 from towline.remediation.strategies import OUTCOME
 
 SENT: Final = "ESCALATION_SENT"

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.pulls.budgets import (Counts, Strategy, after_move, spent)
-from towline.pulls.transitions import Context
-from towline.pulls.lifecycle import (TERMINAL, State)
-from towline.remediation.strategies import (OUTCOME, REMEDIES, Judged)
-from towline.pulls.transitions import (KEEP_ENDED_US, KEPT_STATES, Entry, after_hope)
 from towline.jobs.model import NewJob
-from towline.pulls.store import (Change, Decide)
-from towline.pulls.model import (EventSource, Intent, PullEvent, PullRecord)
+from towline.pulls.budgets import Counts, Strategy, after_move, spent
+from towline.pulls.lifecycle import TERMINAL, State
+from towline.pulls.model import EventSource, Intent, PullEvent, PullRecord
+from towline.pulls.store import Change, Decide
+from towline.pulls.transitions import KEEP_ENDED_US, KEPT_STATES, Context, Entry, after_hope
+from towline.remediation.strategies import OUTCOME, REMEDIES, Judged
 
 BY_SWEEP: Final = "reconciler"
 """Who orders a remedy that no person did."""

@@ -12,19 +12,19 @@ from collections.abc import Mapping
 
 import orjson
 
-from towline.remediation.escalation_text import nobody_reopens
-from towline.jobs.ids import job_id
-from towline.remediation.strategies import (CLOSING_TEXT, closing_text)
+from towline.forges.base import Done, Forge
 from towline.forges.snapshot import Snapshot
+from towline.jobs.ids import job_id
+from towline.jobs.model import OWN_QUEUE, NewJob
+from towline.pulls.model import EventSource, Intent, PullRecord
 from towline.pulls.policy import TowPolicy
-from towline_once.errors import (Rejected, Unavailable)
+from towline.pulls.store import Change, PullStore
 from towline.remediation import record_changes as records
 from towline.remediation.escalation import notice_job
-from towline.remediation.record_changes import (Ending, Outcome, Remedied)
-from towline.forges.base import (Done, Forge)
-from towline.jobs.model import (OWN_QUEUE, NewJob)
-from towline.pulls.store import (Change, PullStore)
-from towline.pulls.model import (EventSource, Intent, PullRecord)
+from towline.remediation.escalation_text import nobody_reopens
+from towline.remediation.record_changes import Ending, Outcome, Remedied
+from towline.remediation.strategies import CLOSING_TEXT, closing_text
+from towline_once.errors import Rejected, Unavailable
 
 FIX = "fix"
 _MARKER = "closed-for-a-fresh-one"

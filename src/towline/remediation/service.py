@@ -16,24 +16,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from towline.forges.base import Done, Forge
+from towline.forges.credentials import no_credentials
+from towline.forges.snapshot import PullRef, Snapshot
+from towline.pulls.apply_event import facts_of
 from towline.pulls.budgets import Strategy
 from towline.pulls.drift import correct
 from towline.pulls.facts import Facts
-from towline.pulls.apply_event import facts_of
-from towline.remediation.strategies import (REMEDIES, judged, needless, trace)
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline.pulls.policy import (RepoPolicy, TowPolicy)
-from towline.pulls.transitions import (Entry, decide)
-from towline_once.errors import (Rejected, Unavailable)
+from towline.pulls.model import EventSource, Intent, PullRecord
+from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.pulls.store import Change, Changed, Decide, PullStore
+from towline.pulls.transitions import Entry, decide
 from towline.remediation import record_changes as records
-from towline.forges.credentials import no_credentials
-from towline.remediation.triggers import (Errand, Poke, Poker)
+from towline.remediation.record_changes import BY_SWEEP, Ending, Order, Outcome, Remedied
 from towline.remediation.replacement import Closer
-from towline.remediation.record_changes import (BY_SWEEP, Ending, Order, Outcome, Remedied)
+from towline.remediation.strategies import REMEDIES, judged, needless, trace
+from towline.remediation.triggers import Errand, Poke, Poker
+from towline_once.errors import Rejected, Unavailable
 from towline_once.ports import Clock
-from towline.forges.base import (Done, Forge)
-from towline.pulls.store import (Change, Changed, Decide, PullStore)
-from towline.pulls.model import (EventSource, Intent, PullRecord)
 
 Pause: TypeAlias = Callable[[float], Awaitable[None]]
 

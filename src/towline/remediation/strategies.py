@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from towline.pulls.budgets import Strategy
 from towline.events import PASSING
-from towline.pulls.facts import (Facts, counted, matches)
+from towline.pulls.budgets import Strategy
+from towline.pulls.facts import Facts, counted, matches
 from towline.pulls.lifecycle import State
-from towline.pulls.signals import (Poked, Signals, Trigger)
+from towline.pulls.signals import Poked, Signals, Trigger
 
 CLOSING_TEXT: Final = "Closing due to merge conflicts. A new PR will be created automatically."
 _NOBODY: Final = (

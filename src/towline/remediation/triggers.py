@@ -7,14 +7,14 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from towline.events import CheckChanged
-from towline.pulls.facts import matches
-from towline.jobs.ids import mark_of
-from towline.remediation.strategies import (EMPTY_COMMIT_TEXT, filled)
-from towline.pulls.signals import (Poked, Signals, Trigger, TriggerKind)
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline_once.errors import Rejected
+from towline.forges.base import Done, Forge
+from towline.forges.snapshot import PullRef, Snapshot
 from towline.integrations.ci import Ci
-from towline.forges.base import (Done, Forge)
+from towline.jobs.ids import mark_of
+from towline.pulls.facts import matches
+from towline.pulls.signals import Poked, Signals, Trigger, TriggerKind
+from towline.remediation.strategies import EMPTY_COMMIT_TEXT, filled
+from towline_once.errors import Rejected
 
 APPROVAL_TEXT = "The checks are green and the policy is met."
 

@@ -1,11 +1,11 @@
 """A sandbox: runs one command of somebody else's, within limits."""
 
 from __future__ import annotations
-from collections.abc import Mapping
-from collections.abc import Sequence
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
 
 class Limits(NamedTuple):
     """What a command may use. `writable` are folders besides its own that it may write to,
@@ -21,6 +21,7 @@ class Limits(NamedTuple):
     disk_bytes: int = 4 * 1024**3
     """How much it may add to what it may write to; no file may be larger than this either."""
 
+
 class Ran(NamedTuple):
     """`status` is None if it was ended from outside: by time, memory or a signal."""
 
@@ -34,6 +35,7 @@ class Ran(NamedTuple):
     @property
     def succeeded(self) -> bool:
         return self.status == 0
+
 
 class Sandbox(Protocol):
     @property

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from towline.sandbox.base import Limits
 from towline.sandbox import calls
+from towline.sandbox.base import Limits
 from towline.sandbox.confined import Supervised
 
 _INSIDE_ID: Final = "1000"

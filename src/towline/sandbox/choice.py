@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline_once.errors import NotIsolated
-from towline.sandbox.base import (Limits, Ran)
 from towline.sandbox import calls
+from towline.sandbox.base import Limits, Ran
 from towline.sandbox.bubblewrap import BubblewrapSandbox
 from towline.sandbox.confined import Supervised
+from towline_once.errors import NotIsolated
 
 Isolation: TypeAlias = Literal["required", "none"]
 """`fix.sandbox`: whether this machine has to isolate what it runs."""

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from towline.sandbox.base import (Limits, Ran)
+from towline.sandbox.base import Limits, Ran
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _CHUNK: Final = 1 << 16

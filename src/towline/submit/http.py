@@ -14,16 +14,34 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from towline_once.canonical_json import parse_json
-from towline.submit.rules import (BadDigest, read_claim, read_completion, read_failure, read_renewal)
-from towline.submit.rules import (Status, read_submission)
-from towline_once.errors import (Rejected, Stale, TowlineError)
-from towline.submit.service import (Receipt, Submit, UnknownJob)
-from towline.jobs.model import Claimed
-from towline.submit.store import RequestRecord
-from towline_once.asgi.messages import (Hangup, Message, Problem, Receive, Scope, Send, answer, json_messages, messages, read_body)
 from towline.http.auth import peer_of
-from towline_once.asgi.exchange import (KEY_HEADERS, key_of)
+from towline.jobs.model import Claimed
+from towline.submit.rules import (
+    BadDigest,
+    Status,
+    read_claim,
+    read_completion,
+    read_failure,
+    read_renewal,
+    read_submission,
+)
+from towline.submit.service import Receipt, Submit, UnknownJob
+from towline.submit.store import RequestRecord
+from towline_once.asgi.exchange import KEY_HEADERS, key_of
+from towline_once.asgi.messages import (
+    Hangup,
+    Message,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    json_messages,
+    messages,
+    read_body,
+)
+from towline_once.canonical_json import parse_json
+from towline_once.errors import Rejected, Stale, TowlineError
 
 _RETRY_SECONDS: Final = 5.0
 _READ_ON_THE_LOOP: Final = 65_536

@@ -9,20 +9,15 @@ payload is a collision, and starts nothing either.
 
 from __future__ import annotations
 
-from towline_once.canonical_json import MAX_INTEGER
-from towline_once.canonical_json import canonical
-from towline_once.canonical_json import payload_hash
-from towline_once.errors import Rejected
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
 import hashlib
 import hmac
-import orjson
 import re
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+import orjson
+
+from towline_once.canonical_json import MAX_INTEGER, canonical, payload_hash
+from towline_once.errors import Rejected
 
 QUEUE_PREFIX: Final = "mesh:"
 """Queues of submitted kinds; Towline's own queue has no such name, so nobody can submit to it."""

@@ -7,54 +7,47 @@ late worker says no longer counts.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
-from towline.jobs.ids import job_id
-from towline.jobs.ids import ordered_uuid
-from towline.jobs.model import Backoff
-from towline.jobs.model import Claimed
-from towline.jobs.model import JobStore
-from towline.jobs.model import NewJob
-from towline.jobs.model import Settlement
-from towline.jobs.model import Verdict
-from towline.jobs.model import Wish
-from towline.jobs.model import after_failure
-from towline.submit.metrics import EVICTIONS
-from towline.submit.metrics import SETTLEMENTS
-from towline.submit.metrics import SubmitMeter
-from towline.submit.rules import BadDigest
-from towline.submit.rules import Claim
-from towline.submit.rules import Completion
-from towline.submit.rules import Failure
-from towline.submit.rules import Load
-from towline.submit.rules import LoadLimits
-from towline.submit.rules import Pressure
-from towline.submit.rules import QUEUE_PREFIX
-from towline.submit.rules import Renewal
-from towline.submit.rules import Status
-from towline.submit.rules import Submission
-from towline.submit.rules import cached_result
-from towline.submit.rules import pressure
-from towline.submit.rules import sealed
-from towline.submit.rules import shown
-from towline.submit.rules import status_of
-from towline.submit.store import Attempt
-from towline.submit.store import Proposal
-from towline.submit.store import RequestRecord
-from towline.submit.store import RequestStore
-from towline.submit.store import Submitted
+from typing import Final, Literal, NamedTuple
+
+from towline.jobs.ids import job_id, ordered_uuid
+from towline.jobs.model import (
+    Backoff,
+    Claimed,
+    JobStore,
+    NewJob,
+    Settlement,
+    Verdict,
+    Wish,
+    after_failure,
+)
+from towline.submit.metrics import EVICTIONS, SETTLEMENTS, SubmitMeter
+from towline.submit.rules import (
+    QUEUE_PREFIX,
+    BadDigest,
+    Claim,
+    Completion,
+    Failure,
+    Load,
+    LoadLimits,
+    Pressure,
+    Renewal,
+    Status,
+    Submission,
+    cached_result,
+    pressure,
+    sealed,
+    shown,
+    status_of,
+)
+from towline.submit.store import Attempt, Proposal, RequestRecord, RequestStore, Submitted
 from towline.upkeep.periodic import Turn
 from towline.upkeep.retention import Pruning
 from towline_once.db.single_flight import SharedAttempt
-from towline_once.errors import Rejected
-from towline_once.errors import Stale
-from towline_once.metrics import Audit
-from towline_once.metrics import STORE_SIZE
+from towline_once.errors import Rejected, Stale
+from towline_once.metrics import STORE_SIZE, Audit
 from towline_once.ports import Clock
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-import secrets
-
 
 # ----------------------------------------------------------- submit_limits
 # How much may be submitted: the queue's limit, the limit in flight, and that of the store.

@@ -10,33 +10,20 @@ then the earlier success.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Hashable
-from collections.abc import Sequence
-from towline.jobs.model import JobState
-from towline.jobs.model import NewJob
+from collections.abc import Awaitable, Hashable, Sequence
+from typing import Final, Literal, NamedTuple, Protocol
+
+from towline.jobs.model import JobState, NewJob
 from towline.jobs.pruning import Pruned
 from towline.jobs.store import ENQUEUE
-from towline.submit.rules import Keep
-from towline.submit.rules import Load
-from towline.submit.rules import QUEUE_PREFIX
-from towline.submit.rules import Standing
-from towline.submit.rules import Status
-from towline.submit.rules import decide
+from towline.submit.rules import QUEUE_PREFIX, Keep, Load, Standing, Status, decide
 from towline_once.db.batching import Coalescer
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
+from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.errors import Transient
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import Protocol
-
 
 # ---------------------------------------------------------------- requests
 # Requests of the submit API: each with its job, and found again by the client's key.
+
 
 class Proposal(NamedTuple):
     """A request to be stored together with its job, unless its key is known."""

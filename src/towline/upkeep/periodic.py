@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, TypeAlias
 
-from towline_once.errors import (Conflict, LeaseLost, Transient)
+from towline_once.errors import Conflict, LeaseLost, Transient
 
 Election: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 

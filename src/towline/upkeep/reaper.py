@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from towline.jobs.runner import (QUEUED, REAPED, REPUBLISHED, RUNNING)
-from towline.jobs.model import (Bell, JobStore)
+from towline.jobs.model import Bell, JobStore
+from towline.jobs.runner import QUEUED, REAPED, REPUBLISHED, RUNNING
 
 _BATCH = 100
 _LOST_AFTER_US = 30_000_000
@@ -50,5 +50,3 @@ class Reaper:
         depth = await self._jobs.depth("")
         QUEUED.set(depth.queued)
         RUNNING.set(depth.running)
-
-

@@ -9,17 +9,14 @@ pass ends after its time; the next one goes on soon if there is more (`upkeep.Tu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Mapping
-from prometheus_client import Counter
-from prometheus_client import Gauge
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
+
+from prometheus_client import Counter, Gauge
+
 from towline.jobs.pruning import Pruned
 from towline.upkeep.periodic import Turn
-from typing import Final
-from typing import TypeAlias
-import asyncio
-
 
 # ----------------------------------------------------------- prune_metrics
 # What is counted of deleting.

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from towline_once.errors import Definitive as Definitive
     from towline_once.errors import Exhausted as Exhausted
     from towline_once.errors import Forked as Forked
-    from towline_once.errors import InFlight as InFlight
     from towline_once.errors import Indeterminate as Indeterminate
+    from towline_once.errors import InFlight as InFlight
     from towline_once.errors import KeyCollision as KeyCollision
     from towline_once.errors import LeaseLost as LeaseLost
     from towline_once.errors import LockTimeout as LockTimeout
@@ -137,7 +137,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'towline_once' has no attribute {name!r}")
     home = _HOME[name]
-    value = import_module(f"{home}.{name}") if home == __name__ else getattr(import_module(home), name)
+    value = (
+        import_module(f"{home}.{name}") if home == __name__ else getattr(import_module(home), name)
+    )
     globals()[name] = value
     return value
 

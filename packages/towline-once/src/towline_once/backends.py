@@ -9,13 +9,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from towline_once.errors import (Rejected, WrongLoop)
-from towline_once.loop_guard import LoopGuard
-from towline_once.ports import Clock
-from towline_once.ports import (DocumentStore, LeaseStore, RateStore, SeenStore, SlotStore)
-from towline_once.ports import Mailbox
-from towline_once.idempotency.store import RecordStore
 from towline_once.clock import SystemClock
+from towline_once.errors import Rejected, WrongLoop
+from towline_once.idempotency.store import RecordStore
+from towline_once.loop_guard import LoopGuard
+from towline_once.ports import (
+    Clock,
+    DocumentStore,
+    LeaseStore,
+    Mailbox,
+    RateStore,
+    SeenStore,
+    SlotStore,
+)
 
 if TYPE_CHECKING:
     from towline_once.db.redis.client import Redis
@@ -121,8 +127,8 @@ class _OneLoop:
 def _on_memory(name: str, clock: Clock) -> Backend:
     """`memory://` is private to its handle; handles of one loop share `memory://name`."""
     from towline_once.coordination import memory
-    from towline_once.idempotency.memory import MemoryRecords
     from towline_once.db.notify import LocalMailbox
+    from towline_once.idempotency.memory import MemoryRecords
 
     if name in _named_memory:
         return backend_for(_named_memory[name])
@@ -164,8 +170,8 @@ def backend_over(database: Database, clock: Clock) -> Backend:
 
 def _on_redis(redis: Redis, clock: Clock) -> Backend:
     from towline_once.coordination import redis as coordination
-    from towline_once.idempotency.redis import RedisRecords
     from towline_once.db.redis.client import RedisMailbox
+    from towline_once.idempotency.redis import RedisRecords
 
     return Backend(
         clock,
@@ -184,11 +190,3 @@ def _on_redis(redis: Redis, clock: Clock) -> Backend:
 
 async def _nothing() -> None:
     return None
-
-
-
-
-
-
-
-

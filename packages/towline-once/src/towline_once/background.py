@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Coroutine
-from towline_once.errors import Transient
-from typing import Any
-from typing import TypeVar
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
+from towline_once.errors import Transient
 
 # ----------------------------------------------------------------- waiting
 # Waiting with an end.
+
 
 async def wait_for(event: asyncio.Event, seconds: float) -> None:
     """Until the event is set, or the time is over."""

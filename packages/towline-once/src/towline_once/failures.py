@@ -18,8 +18,17 @@ from collections.abc import Iterable, Sequence
 from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
-from towline_once.failure_patterns import (CODE_FAULTS, FAILED_TESTS, INFRASTRUCTURE, MACHINE_LOST, WEAK_SIGNS, Kind, Pattern, compiled)
 from towline_once.errors import Rejected
+from towline_once.failure_patterns import (
+    CODE_FAULTS,
+    FAILED_TESTS,
+    INFRASTRUCTURE,
+    MACHINE_LOST,
+    WEAK_SIGNS,
+    Kind,
+    Pattern,
+    compiled,
+)
 
 __all__ = ["Failure", "Kind", "Pattern", "classify_failure"]
 

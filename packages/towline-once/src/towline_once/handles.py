@@ -14,21 +14,20 @@ from collections.abc import Awaitable, Callable, Collection, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.arguments import (at_least_one, microseconds, name_of, share_of)
+from towline_once.arguments import at_least_one, microseconds, name_of, share_of
+from towline_once.backends import TIMEOUT_SECONDS, Backend, backend_for
+from towline_once.coordination.circuit_breaker import BreakerService, Limits
 from towline_once.coordination.dedup import DedupService
 from towline_once.coordination.locks import LockService
 from towline_once.coordination.rate_limit import RateLimitService
 from towline_once.coordination.semaphore import SlotService
-from towline_once.coordination.circuit_breaker import Limits
-from towline_once.idempotency.state import Policy
-from towline_once.keys import check_horizons
 from towline_once.errors import Rejected
 from towline_once.idempotency.service import IdempotencyService
+from towline_once.idempotency.state import Policy
+from towline_once.keys import check_horizons
 from towline_once.loop_guard import LoopGuard
+from towline_once.metrics import Audit, audit_to_log
 from towline_once.ports import Clock
-from towline_once.metrics import (Audit, audit_to_log)
-from towline_once.backends import (TIMEOUT_SECONDS, Backend, backend_for)
 
 if TYPE_CHECKING:
     from towline_once.db.redis.client import Redis

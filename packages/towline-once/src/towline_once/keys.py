@@ -11,20 +11,14 @@ and no two keys share a text, because of three rules:
 
 from __future__ import annotations
 
-from abc import ABC
-from abc import abstractmethod
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC
-from datetime import datetime
-from towline_once.errors import Rejected
-from typing import ClassVar
-from typing import Final
-from typing import Self
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import ClassVar, Final, Self
 
+from towline_once.errors import Rejected
 
 LOGGED_CHARACTERS: Final = 8
 

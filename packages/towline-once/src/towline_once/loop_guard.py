@@ -11,7 +11,7 @@ import asyncio
 import os
 from asyncio import get_running_loop
 
-from towline_once.errors import (Closed, Forked, WrongLoop)
+from towline_once.errors import Closed, Forked, WrongLoop
 
 _forks = 0
 

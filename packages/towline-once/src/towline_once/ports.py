@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
-from typing import runtime_checkable
 import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 @runtime_checkable
@@ -145,6 +142,7 @@ class DocumentStore(Protocol):
 # A mailbox has an address that others can post a topic to. A message carries no truth: who is
 # woken looks at the store. So a lost, repeated or forged message costs a look and nothing else.
 
+
 class Mailbox(Protocol):
     @property
     def address(self) -> str: ...
@@ -178,6 +176,7 @@ class Mailbox(Protocol):
 # Stores decide by their own clock: PostgreSQL and Redis by the server's, SQLite and memory by
 # `now_us`. `shift_us` is added to a server's clock, so that a test or the simulation can move
 # every store ahead without waiting; in production it is always zero.
+
 
 class Clock(Protocol):
     def now_us(self) -> int:

@@ -5,20 +5,17 @@ SQLite gives its log and its index the mode of the database file, so that file i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from pathlib import Path
-from towline_once.errors import Rejected
-from typing import Final
-from typing import NamedTuple
 import contextlib
 import os
 import secrets
 import stat
 import threading
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
 
+from towline_once.errors import Rejected
 
 SHORTEST: Final = 32
 

@@ -6,61 +6,57 @@ takes no time here; what it would have taken is in the bill.
 
 from __future__ import annotations
 
-from abc import ABC
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from towline.events import Actor
-from towline.events import CheckChanged
-from towline.events import CommentAction
-from towline.events import Commented
-from towline.events import Conclusion
-from towline.events import Event
-from towline.events import PullRequestChanged
-from towline.events import PullRequestState
-from towline.events import Pushed
-from towline.events import ReviewState
-from towline.events import ReviewSubmitted
-from towline.forges.base import Allowance
-from towline.forges.base import Done
-from towline.forges.base import DoneStatus
-from towline.forges.base import GitAccess
-from towline.forges.base import MARKER
-from towline.forges.base import NewPull
-from towline.forges.base import Opened
-from towline.forges.base import Permission
-from towline.forges.delivery_log import ForgeRefused
-from towline.forges.delivery_log import ForgeUnavailable
-from towline.forges.snapshot import PullRef
-from towline.forges.snapshot import Snapshot
-from towline_sim.github.entities import CheckRun
-from towline_sim.github.entities import CheckSuite
-from towline_sim.github.entities import Comment
-from towline_sim.github.entities import Emitted
-from towline_sim.github.entities import Job
-from towline_sim.github.entities import PASSING
-from towline_sim.github.entities import Pull
-from towline_sim.github.entities import Review
-from towline_sim.github.entities import Status
-from towline_sim.github.entities import User
-from towline_sim.github.entities import WorkflowRun
-from towline_sim.github.entities import WorldRefusal
-from towline_sim.github.fault_dice import Fault
-from towline_sim.github.fault_dice import FaultDice
-from towline_sim.github.world import World
-from typing import Final
-from typing import Literal
-from typing import NoReturn
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn, cast
 
+from towline.events import (
+    Actor,
+    CheckChanged,
+    CommentAction,
+    Commented,
+    Conclusion,
+    Event,
+    PullRequestChanged,
+    PullRequestState,
+    Pushed,
+    ReviewState,
+    ReviewSubmitted,
+)
+from towline.forges.base import (
+    MARKER,
+    Allowance,
+    Done,
+    DoneStatus,
+    GitAccess,
+    NewPull,
+    Opened,
+    Permission,
+)
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
+from towline.forges.snapshot import PullRef, Snapshot
+from towline_sim.github.entities import (
+    PASSING,
+    CheckRun,
+    CheckSuite,
+    Comment,
+    Emitted,
+    Job,
+    Pull,
+    Review,
+    Status,
+    User,
+    WorkflowRun,
+    WorldRefusal,
+)
+from towline_sim.github.fault_dice import Fault, FaultDice
+from towline_sim.github.world import World
 
 # ----------------------------------------------------------- forge_publish
 # Proposing changes to the world, as the GitHub adapter does it over HTTP.
+
 
 class WorldPublishing(ABC):
     """What `WorldForge` is built on; `git` names the root below which git is served."""

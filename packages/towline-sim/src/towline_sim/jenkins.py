@@ -6,30 +6,21 @@ the world which the commit lives in can be given its status.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.responses import Response
-from starlette.types import Receive
-from starlette.types import Scope
-from starlette.types import Send
-from towline_once.ports import Clock
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from urllib.parse import parse_qsl
-from urllib.parse import quote
-from urllib.parse import unquote
 import base64
 import hmac
-import orjson
 import re
 import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote
 
+import orjson
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from towline_once.ports import Clock
 
 _FORGET_US: Final = 300 * 1_000_000
 

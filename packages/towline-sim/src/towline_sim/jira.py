@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import UTC
-from datetime import datetime
-from email.utils import format_datetime
-from itertools import count
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.responses import Response
-from starlette.types import Receive
-from starlette.types import Scope
-from starlette.types import Send
-from towline_once.ports import Clock
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
 import base64
 import hmac
-import orjson
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from itertools import count
+from typing import Any, Final, Literal, NamedTuple
 
+import orjson
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from towline_once.ports import Clock
 
 _MINUTE_US: Final = 60_000_000
 _CLAUSE: Final = re.compile(

@@ -1,13 +1,17 @@
 """How a simulator is served over HTTP."""
 
 from __future__ import annotations
+
 import contextlib
 from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     import uvicorn
+
     from towline_once.asgi.messages import App
 
 _GRACE_SECONDS = 3
+
 
 def simulator_server(sim: App) -> uvicorn.Server:
     """A server that leaves the Date header to the simulator, whose time is its own."""

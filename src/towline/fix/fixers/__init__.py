@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint
-from importlib.metadata import entry_points
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
 from towline.fix.fixers.base import Fixer
 from towline.fix.fixers.config import FixerConfig
-from typing import Final
-import logging
-
 
 # ----------------------------------------------------------------- loading
 # Finds fixers by their entry points and builds those that are asked for.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from towline.fix.model import Errand
-from towline.sandbox.base import Sandbox
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Sandbox
 
 
 class Plan(NamedTuple):

@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from towline.fix.fixers.base import FixerReport, Plan
+from towline.fix.fixers.config import FixerConfig
+from towline.fix.fixers.files import listing, write_text
+from towline.fix.fixers.pip_audit import audit_report, pins_of, requirement_texts
+from towline.fix.fixers.pip_audit_report import Vulnerable, needed_versions
+from towline.fix.fixers.requirement_specs import plain_name, same_name, version_of
+from towline.fix.fixers.requirements_files import Bump, bump, is_lock_file
 from towline.fix.model import Errand
 from towline.fix.safety import shown
-from towline.fix.fixers.pip_audit_report import (Vulnerable, needed_versions)
-from towline.fix.fixers.requirement_specs import (plain_name, same_name, version_of)
-from towline.fix.fixers.requirements_files import (Bump, bump, is_lock_file)
-from towline_once.errors import (Definitive, Rejected, Transient)
-from towline.fix.fixers.pip_audit import (audit_report, pins_of, requirement_texts)
-from towline.fix.fixers.config import FixerConfig
-from towline.fix.fixers.files import (listing, write_text)
-from towline.fix.fixers.base import (FixerReport, Plan)
-from towline.sandbox.base import Sandbox
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Sandbox
+from towline_once.errors import Definitive, Rejected, Transient
 
 _ECOSYSTEMS: Final = frozenset({"pip", "pypi", "python"})
 _AUDIT = re.compile(r"(?<![a-z])(?:pip-?audit|safety)(?![a-z])", re.IGNORECASE)

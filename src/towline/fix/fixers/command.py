@@ -13,13 +13,13 @@ from typing import Final
 
 import orjson
 
+from towline.fix.fixers.base import FixerReport, Plan
+from towline.fix.fixers.config import AgentConfig, FixerConfig
+from towline.fix.fixers.sandboxed import log_of, run_tool, secrets_of
 from towline.fix.model import Errand
-from towline_once.errors import (Definitive, Rejected)
-from towline.fix.fixers.config import (AgentConfig, FixerConfig)
-from towline.fix.fixers.sandboxed import (log_of, run_tool, secrets_of)
-from towline.fix.fixers.base import (FixerReport, Plan)
-from towline.sandbox.base import Sandbox
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Sandbox
+from towline_once.errors import Definitive, Rejected
 
 _PLAN_VERSION: Final = 1
 

@@ -6,38 +6,27 @@ size. It runs nothing and reads nothing else, and its diff has to fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+import asyncio
+import ipaddress
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from towline.fix.fixers.base import FixerReport
-from towline.fix.fixers.base import Plan
-from towline.fix.fixers.config import FixerConfig
-from towline.fix.fixers.config import LlmConfig
-from towline.fix.fixers.files import listing
-from towline.fix.fixers.files import read_text
+from typing import Any, Final
+
+import httpx2
+import orjson
+
+from towline.fix.fixers.base import FixerReport, Plan
+from towline.fix.fixers.config import FixerConfig, LlmConfig
+from towline.fix.fixers.files import listing, read_text
 from towline.fix.fixers.ruff import plain
 from towline.fix.model import Errand
-from towline.fix.safety import CREDENTIALS
-from towline.fix.safety import matches
-from towline.forges.client import ApiClient
-from towline.forges.client import Errors
-from towline.forges.client import Limits
-from towline.forges.client import root_of
+from towline.fix.safety import CREDENTIALS, matches
+from towline.forges.client import ApiClient, Errors, Limits, root_of
 from towline.git.workspace import Workspace
 from towline.sandbox.base import Sandbox
 from towline_once.clock import SystemClock
-from towline_once.errors import Definitive
-from towline_once.errors import Rejected
-from towline_once.errors import Transient
-from towline_once.errors import Unavailable
-from typing import Any
-from typing import Final
-import asyncio
-import httpx2
-import ipaddress
-import orjson
-import re
-
+from towline_once.errors import Definitive, Rejected, Transient, Unavailable
 
 # ----------------------------------------------------------------- llm_api
 # Asks a language model over HTTP: one request, without redirects.

@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from towline.fix.model import (Advisory, Command)
+from towline.fix.fixers.files import listing, read_text
 from towline.fix.fixers.pip_audit_report import advisories_in
-from towline.fix.fixers.requirements_files import (exact_pins, is_requirements_file)
-from towline_once.errors import (Definitive, NotIsolated, Rejected, Transient)
-from towline.fix.fixers.files import (listing, read_text)
+from towline.fix.fixers.requirements_files import exact_pins, is_requirements_file
 from towline.fix.fixers.sandboxed import run_tool
-from towline.sandbox.base import Sandbox
+from towline.fix.model import Advisory, Command
 from towline.git.workspace import Workspace
+from towline.sandbox.base import Sandbox
+from towline_once.errors import Definitive, NotIsolated, Rejected, Transient
 
 _STATUSES: Final = (0, 1)
 """Nothing found, or something."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import orjson
 from packaging.version import Version
 
-from towline.fix.model import Advisory
 from towline.fix.fixers.requirement_specs import version_of
+from towline.fix.model import Advisory
 from towline_once.errors import Rejected
 
 

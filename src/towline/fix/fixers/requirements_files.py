@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from towline.fix.fixers.requirement_specs import (NAME, plain_name, raised, same_name)
+from towline.fix.fixers.requirement_specs import NAME, plain_name, raised, same_name
 from towline_once.errors import Rejected
 
 Raise: TypeAlias = Callable[[str], str]

@@ -6,29 +6,21 @@ repository gets a style that it does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence
-from pathlib import Path
-from pathlib import PurePosixPath
-from towline.fix.fixers.base import FixerReport
-from towline.fix.fixers.base import Plan
-from towline.fix.fixers.config import FixerConfig
-from towline.fix.fixers.files import is_inside
-from towline.fix.fixers.sandboxed import log_of
-from towline.fix.fixers.sandboxed import run_tool
-from towline.fix.model import Command
-from towline.fix.model import Errand
-from towline.git.workspace import Workspace
-from towline.sandbox.base import Ran
-from towline.sandbox.base import Sandbox
-from towline_once.errors import Definitive
-from towline_once.errors import MissingExtra
-from typing import Final
-from typing import NamedTuple
 import asyncio
 import re
 import sysconfig
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
 
+from towline.fix.fixers.base import FixerReport, Plan
+from towline.fix.fixers.config import FixerConfig
+from towline.fix.fixers.files import is_inside
+from towline.fix.fixers.sandboxed import log_of, run_tool
+from towline.fix.model import Command, Errand
+from towline.git.workspace import Workspace
+from towline.sandbox.base import Ran, Sandbox
+from towline_once.errors import Definitive, MissingExtra
 
 # --------------------------------------------------------------- lint_logs
 # Whether a failure is one of Python's linters or formatters, and which files it names.
@@ -88,6 +80,7 @@ def plain(log: str) -> str:
 
 
 # -------------------------------------------------------------------- ruff
+
 
 class RuffFixer:
     name = "ruff"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from towline.fix.model import Command
-from towline_once.errors import (Definitive, Transient)
-from towline.sandbox.base import (Limits, Ran, Sandbox)
+from towline.sandbox.base import Limits, Ran, Sandbox
+from towline_once.errors import Definitive, Transient
 
 TRY_AGAIN: Final = 75
 """The status by which a program says that it may go better another time (EX_TEMPFAIL)."""

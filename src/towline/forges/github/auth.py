@@ -7,28 +7,19 @@ one installation. What GitHub says is unchanged is taken from memory, and costs 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from pathlib import Path
-from towline.forges import payload
-from towline.forges.client import Answer
-from towline.forges.client import ApiClient
-from towline.forges.client import REDIRECTS
-from towline.forges.delivery_log import ForgeRefused
-from towline.forges.delivery_log import ForgeUnreadable
-from towline.forges.github.client import bearer
-from towline.forges.github.client import links_of
-from towline.forges.payload import Object
-from towline_once.errors import MissingExtra
-from towline_once.errors import Rejected
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-import httpx2
 import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
+import httpx2
+
+from towline.forges import payload
+from towline.forges.client import REDIRECTS, Answer, ApiClient
+from towline.forges.delivery_log import ForgeRefused, ForgeUnreadable
+from towline.forges.github.client import bearer, links_of
+from towline.forges.payload import Object
+from towline_once.errors import MissingExtra, Rejected
 
 # -------------------------------------------------------------- github_app
 # How an App signs in: a short-lived RS256 token, made with the App's private key.

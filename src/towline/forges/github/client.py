@@ -13,11 +13,20 @@ from typing import Final
 import httpx2
 from prometheus_client import Gauge
 
-from towline.forges.client import (Answer, ApiClient, Call, Limits, Outcome, allowance_in, checked_token)
-from towline.forges.client import (retry_after_seconds, seconds_of)
+from towline.forges.base import Allowance
+from towline.forges.client import (
+    Answer,
+    ApiClient,
+    Call,
+    Limits,
+    Outcome,
+    allowance_in,
+    checked_token,
+    retry_after_seconds,
+    seconds_of,
+)
 from towline.forges.github.rate_limit import Pace
 from towline_once.ports import Clock
-from towline.forges.base import Allowance
 
 API_VERSION: Final = "2022-11-28"
 _MAX_BODY: Final = 64 * 1024 * 1024

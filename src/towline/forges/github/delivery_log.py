@@ -11,12 +11,11 @@ from typing import Any, Final
 import httpx2
 
 from towline.forges.client import Answer
-from towline.forges.delivery_log import (Entry, Hook)
-from towline_once.errors import Rejected
+from towline.forges.delivery_log import Entry, ForgeUnreadable, Hook, LogPage, Recorded
 from towline.forges.github.auth import GitHubApp
-from towline.forges.github.client import (bearer, date_us, github_client, links_of)
+from towline.forges.github.client import bearer, date_us, github_client, links_of
+from towline_once.errors import Rejected
 from towline_once.ports import Clock
-from towline.forges.delivery_log import (ForgeUnreadable, LogPage, Recorded)
 
 _PER_PAGE: Final = "100"
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from towline.forges.client import Calls
-from towline.forges.github.auth import Access
-from towline.forges.github.auth import GitHubApp
-from towline.forges.github.reader import (BATCH, NAME, GitHubReader)
-from towline.forges.github.rate_limit import (Limits, Pace, Sleep)
-from towline.forges.github.publish import GitHubPublisher
-from towline.forges.github.client import github_client
-from towline.forges.github.writes import (GitHubWriter, MergeMethod)
-from towline_once.ports import Clock
 from towline.forges.base import Server
+from towline.forges.client import Calls
+from towline.forges.github.auth import Access, GitHubApp
+from towline.forges.github.client import github_client
+from towline.forges.github.publish import GitHubPublisher
+from towline.forges.github.rate_limit import Limits, Pace, Sleep
+from towline.forges.github.reader import BATCH, NAME, GitHubReader
+from towline.forges.github.writes import GitHubWriter, MergeMethod
+from towline_once.ports import Clock
 
 __all__ = ["Calls", "GitHubForge", "Limits"]
 

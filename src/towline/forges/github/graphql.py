@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from towline_once.canonical_json import JsonValue
-from towline.forges.snapshot import PullRef
-from towline.forges.github.snapshot import (NEWEST_COMMENTS, Seen, WorkflowRun)
 from towline.forges import payload
+from towline.forges.github.snapshot import NEWEST_COMMENTS, Seen, WorkflowRun
 from towline.forges.payload import Object
+from towline.forges.snapshot import PullRef
+from towline_once.canonical_json import JsonValue
 
 _WHO: Final = "{ __typename login }"
 _MERGEABILITY: Final = "number state mergeable mergeStateStatus"

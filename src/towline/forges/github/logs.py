@@ -6,15 +6,15 @@ from typing import Final
 
 import httpx2
 
+from towline.events import PASSING, CheckChanged
+from towline.forges import payload
 from towline.forges.client import ApiClient
-from towline.events import (PASSING, CheckChanged)
-from towline.forges.github.auth import (Access, number_of)
+from towline.forges.delivery_log import ForgeRefused
+from towline.forges.github.auth import Access, number_of
 from towline.forges.github.rest_reader import RestLook
 from towline.forges.github.snapshot import ACTIONS
-from towline_once.ports import Clock
-from towline.forges.delivery_log import ForgeRefused
-from towline.forges import payload
 from towline.forges.payload import Object
+from towline_once.ports import Clock
 
 _NO_LOG: Final = (403, 404, 410)
 _NO_LOG_THERE: Final = range(300, 600)

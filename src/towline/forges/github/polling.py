@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from towline_once import keys
-from towline.forges.polling import GRAIN_US
+from towline.forges import payload as reading
+from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import ForgeUnreadable
+from towline.forges.github import webhooks as github
 from towline.forges.github.auth import Access
 from towline.forges.github.client import date_us
-from towline.forges.polling import (HOOK, moment_text, required_number, stamp_of)
-from towline.forges.delivery_log import ForgeUnreadable
-from towline.forges.polling import (Page, Thing)
-from towline.forges.delivery import Delivery
-from towline.forges.github import webhooks as github
-from towline.forges import payload as reading
 from towline.forges.payload import Object
+from towline.forges.polling import (
+    GRAIN_US,
+    HOOK,
+    Page,
+    Thing,
+    moment_text,
+    required_number,
+    stamp_of,
+)
+from towline_once import keys
 
 _PER_PAGE: Final = 100
 

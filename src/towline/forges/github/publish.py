@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from towline.forges.client import Answer
-from towline.forges.github.auth import Access
-from towline.forges.base import (GitAccess, NewPull, Opened)
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
 from towline.forges import payload
+from towline.forges.base import GitAccess, NewPull, Opened
+from towline.forges.client import Answer
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
+from towline.forges.github.auth import Access
 from towline.forges.payload import Object
 
 _PUBLIC_API: Final = "api.github.com"

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from towline_once.ports import Clock
 from towline.forges.delivery_log import ForgeUnavailable
+from towline_once.ports import Clock
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 

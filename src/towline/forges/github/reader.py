@@ -19,21 +19,21 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from towline.forges.client import Answer
 from towline.events import CheckChanged
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline_once.errors import Rejected
+from towline.forges import payload
+from towline.forges.base import Allowance, Permission
+from towline.forges.client import Answer
+from towline.forges.delivery_log import ForgeUnavailable, ForgeUnreadable
 from towline.forges.github.auth import Access
-from towline.forges.github.graphql import (Question, Told, mergeability, question, told)
+from towline.forges.github.graphql import Question, Told, mergeability, question, told
 from towline.forges.github.logs import FailureLogs
 from towline.forges.github.rate_limit import Sleep
 from towline.forges.github.rest_reader import RestLook
-from towline.forges.github.snapshot import (Seen, last_red_of_actions, needs_workflows, snapshot_of)
-from towline_once.ports import Clock
-from towline.forges.base import (Allowance, Permission)
-from towline.forges.delivery_log import (ForgeUnavailable, ForgeUnreadable)
-from towline.forges import payload
+from towline.forges.github.snapshot import Seen, last_red_of_actions, needs_workflows, snapshot_of
 from towline.forges.payload import Object
+from towline.forges.snapshot import PullRef, Snapshot
+from towline_once.errors import Rejected
+from towline_once.ports import Clock
 
 NAME: Final = "github"
 BATCH: Final = 50

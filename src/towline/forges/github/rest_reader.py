@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from towline.events import CheckChanged
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline.forges.github.auth import (Access, sha_of)
-from towline.forges.github.snapshot import (ACTIONS, NEWEST_COMMENTS, Seen, WorkflowRun, snapshot_of)
 from towline.forges import payload
+from towline.forges.github.auth import Access, sha_of
+from towline.forges.github.snapshot import ACTIONS, NEWEST_COMMENTS, Seen, WorkflowRun, snapshot_of
 from towline.forges.payload import Object
+from towline.forges.snapshot import PullRef, Snapshot
 
 _PAGE: Final = 100
 _RUN_IN_URL: Final = re.compile(r"/actions/runs/(?P<run>\d{1,20})(?:/|$)")

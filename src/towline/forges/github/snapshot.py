@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from towline.events import (CheckChanged, Commented, Event, PullRequestChanged, ReviewSubmitted)
-from towline.forges.snapshot import Snapshot
+from towline.events import CheckChanged, Commented, Event, PullRequestChanged, ReviewSubmitted
+from towline.forges import payload as reading
 from towline.forges.delivery_log import ForgeUnreadable
 from towline.forges.github import webhooks as github
-from towline.forges import payload as reading
 from towline.forges.payload import Object
+from towline.forges.snapshot import Snapshot
 
 ACTIONS: Final = "github-actions"
 NEWEST_COMMENTS: Final = 30

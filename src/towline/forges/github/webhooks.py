@@ -7,44 +7,37 @@ delivery log is compared with the inbox. Neither header is signed, only the body
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from towline.events import Actor
-from towline.events import CheckChanged
-from towline.events import CommentAction
-from towline.events import Commented
-from towline.events import Event
-from towline.events import InstallationChanged
-from towline.events import MergeGroupChanged
-from towline.events import Pinged
-from towline.events import PullRequestChanged
-from towline.events import PullRequestState
-from towline.events import Pushed
-from towline.events import ReviewState
-from towline.events import ReviewSubmitted
-from towline.forges import payload as reading
-from towline.forges.delivery import Delivery
-from towline.forges.delivery import Headers
-from towline.forges.delivery import Malformed
-from towline.forges.payload import Object
-from towline.forges.payload import Outcome
-from towline.forges.payload import QUEUED
-from towline.forges.payload import outcome_of
-from towline.forges.payload import outcome_of_two
-from towline.forges.signature import authenticate
-from towline.forges.signature import check_github
-from towline_once import keys
-from typing import Final
-from typing import TypeAlias
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
+from towline.events import (
+    Actor,
+    CheckChanged,
+    CommentAction,
+    Commented,
+    Event,
+    InstallationChanged,
+    MergeGroupChanged,
+    Pinged,
+    PullRequestChanged,
+    PullRequestState,
+    Pushed,
+    ReviewState,
+    ReviewSubmitted,
+)
+from towline.forges import payload as reading
+from towline.forges.delivery import Delivery, Headers, Malformed
+from towline.forges.payload import QUEUED, Object, Outcome, outcome_of, outcome_of_two
+from towline.forges.signature import authenticate, check_github
+from towline_once import keys
 
 # ----------------------------------------------------------- github_checks
 # GitHub's five ways to tell how a commit fares: two kinds of checks, statuses, and Actions.
 #
 # The numbers of pull requests are taken as listed: for a fork they are not, and the commit
 # decides.
+
 
 def check_run(payload: Object, repo: str, actor: Actor | None) -> Event | None:
     run = reading.inner(payload, "check_run")

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from towline.forges.client import Answer
 from towline.events import CheckChanged
+from towline.forges import payload as reading
+from towline.forges.base import MARKER, Done, DoneStatus
+from towline.forges.client import Answer
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
+from towline.forges.github.auth import Access, number_of, sha_of
+from towline.forges.github.rest_reader import RestLook
+from towline.forges.payload import Object
 from towline.forges.snapshot import PullRef
 from towline_once.errors import Rejected
-from towline.forges.github.auth import (Access, number_of, sha_of)
-from towline.forges.github.rest_reader import RestLook
-from towline.forges.base import (MARKER, Done, DoneStatus)
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
-from towline.forges import payload as reading
-from towline.forges.payload import Object
 
 MergeMethod = Literal["merge", "squash", "rebase"]
 

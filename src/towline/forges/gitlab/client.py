@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
-from towline.forges.client import (Answer, ApiClient, Limits, checked_token)
-from towline_once.canonical_json import JsonValue
-from towline.forges.snapshot import PullRef
-from towline_once.ports import Clock
-from towline.forges.delivery_log import (ForgeUnavailable, ForgeUnreadable)
+from towline.forges.client import Answer, ApiClient, Limits, checked_token
+from towline.forges.delivery_log import ForgeUnavailable, ForgeUnreadable
 from towline.forges.payload import Object
+from towline.forges.snapshot import PullRef
+from towline_once.canonical_json import JsonValue
+from towline_once.ports import Clock
 
 PER_PAGE: Final = 100
 _MOST_PAGES: Final = 20

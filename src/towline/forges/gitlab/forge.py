@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from towline.forges.base import Server
 from towline.forges.gitlab.client import GitLabApi
-from towline.forges.gitlab.snapshots import GitLabReader
 from towline.forges.gitlab.publish import GitLabPublisher
+from towline.forges.gitlab.snapshots import GitLabReader
 from towline.forges.gitlab.writes import GitLabWriter
 from towline_once.ports import Clock
-from towline.forges.base import Server
 
 
 class GitLabForge(GitLabReader, GitLabWriter, GitLabPublisher):

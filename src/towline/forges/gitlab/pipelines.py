@@ -6,16 +6,15 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
-from towline_once.canonical_json import JsonValue
 from towline.events import CheckChanged
-from towline.forges.snapshot import PullRef
-from towline.forges.gitlab.client import (GitLabApi, bounded, project_path, request_path)
-from towline.forges.gitlab.snapshots import GitLabReader
-from towline.forges.gitlab.snapshots import (is_active, merge_request)
+from towline.forges import payload
 from towline.forges.base import Done
 from towline.forges.gitlab import webhooks as gitlab
-from towline.forges import payload
+from towline.forges.gitlab.client import GitLabApi, bounded, project_path, request_path
+from towline.forges.gitlab.snapshots import GitLabReader, is_active, merge_request
 from towline.forges.payload import Object
+from towline.forges.snapshot import PullRef
+from towline_once.canonical_json import JsonValue
 
 _STILL: Final = frozenset({"pending", "running"})
 _GRAVITY: Final = ("already", "queued", "done", "unsupported", "retry", "moved", "blocked")

@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from towline_once import keys
-from towline.forges.polling import GRAIN_US
-from towline.forges.gitlab.client import (GitLabApi, project_path)
-from towline.forges.polling import (HOOK, date_of, moment_text, required_number, stamp_of)
-from towline.forges.delivery_log import ForgeUnreadable
-from towline.forges.polling import (Page, Thing)
-from towline.forges.delivery import Delivery
-from towline.forges.gitlab import webhooks as gitlab
 from towline.forges import payload as reading
+from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import ForgeUnreadable
+from towline.forges.gitlab import webhooks as gitlab
+from towline.forges.gitlab.client import GitLabApi, project_path
 from towline.forges.payload import Object
+from towline.forges.polling import (
+    GRAIN_US,
+    HOOK,
+    Page,
+    Thing,
+    date_of,
+    moment_text,
+    required_number,
+    stamp_of,
+)
+from towline_once import keys
 
 _MOST_PAGES: Final = 50
 _ACTIONS: Final = {"closed": "close", "merged": "merge"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from towline_once.canonical_json import JsonValue
-from towline.forges.gitlab.client import (GitLabApi, bounded, project_path)
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
-from towline.forges.base import (GitAccess, NewPull, Opened)
 from towline.forges import payload
+from towline.forges.base import GitAccess, NewPull, Opened
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
+from towline.forges.gitlab.client import GitLabApi, bounded, project_path
 from towline.forges.payload import Object
+from towline_once.canonical_json import JsonValue
 
 _API_PREFIX: Final = "/api/v4"
 _USER: Final = "oauth2"

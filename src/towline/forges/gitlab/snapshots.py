@@ -7,43 +7,31 @@ does not fit, and its fields differ between versions.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections import defaultdict
-from collections.abc import Coroutine
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from towline.events import CheckChanged
-from towline.events import Commented
-from towline.events import Event
-from towline.events import PullRequestChanged
-from towline.events import ReviewState
-from towline.events import ReviewSubmitted
+from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from towline.events import (
+    CheckChanged,
+    Commented,
+    Event,
+    PullRequestChanged,
+    ReviewState,
+    ReviewSubmitted,
+)
 from towline.forges import payload
 from towline.forges import payload as reading
-from towline.forges.base import Allowance
-from towline.forges.base import Permission
+from towline.forges.base import Allowance, Permission
 from towline.forges.delivery_log import ForgeUnreadable
 from towline.forges.gitlab import webhooks as gitlab
-from towline.forges.gitlab.client import GitLabApi
-from towline.forges.gitlab.client import PER_PAGE
-from towline.forges.gitlab.client import bounded
-from towline.forges.gitlab.client import project_path
-from towline.forges.gitlab.client import request_path
-from towline.forges.payload import Object
-from towline.forges.payload import outcome_of
-from towline.forges.snapshot import PullRef
-from towline.forges.snapshot import Snapshot
+from towline.forges.gitlab.client import PER_PAGE, GitLabApi, bounded, project_path, request_path
+from towline.forges.payload import Object, outcome_of
+from towline.forges.snapshot import PullRef, Snapshot
 from towline_once.canonical_json import JsonValue
 from towline_once.ports import Clock
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TypeVar
-from urllib.parse import quote
-import asyncio
-
 
 # ---------------------------------------------------------- gitlab_reading
 # GitLab's REST objects, put in the words of its webhooks and read by the reader of those.

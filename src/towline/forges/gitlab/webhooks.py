@@ -16,13 +16,23 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from towline_once import keys
-from towline.events import (Actor, CheckChanged, CommentAction, Commented, Event, PullRequestChanged, PullRequestState, Pushed, ReviewState, ReviewSubmitted)
+from towline.events import (
+    Actor,
+    CheckChanged,
+    CommentAction,
+    Commented,
+    Event,
+    PullRequestChanged,
+    PullRequestState,
+    Pushed,
+    ReviewState,
+    ReviewSubmitted,
+)
 from towline.forges import payload as reading
-from towline.forges.delivery import (Delivery, Headers)
-from towline.forges.payload import (Outcome, outcome_of)
-from towline.forges.payload import Object
-from towline.forges.signature import (authenticate, check_gitlab, is_signed)
+from towline.forges.delivery import Delivery, Headers
+from towline.forges.payload import Object, Outcome, outcome_of
+from towline.forges.signature import authenticate, check_gitlab, is_signed
+from towline_once import keys
 
 SOURCE: Final = "gitlab"
 

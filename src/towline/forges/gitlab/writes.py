@@ -22,15 +22,14 @@ from urllib.parse import quote
 
 import orjson
 
-from towline.forges.client import Answer
-from towline.forges.snapshot import PullRef
-from towline.forges.gitlab.client import (GitLabApi, bounded, project_path, request_path)
-from towline.forges.gitlab.snapshots import GitLabReader
-from towline.forges.gitlab.pipelines import GitLabPipelines
-from towline.forges.gitlab.snapshots import (MergeRequest, is_waiting, merge_request)
-from towline.forges.base import Done
-from towline.forges.delivery_log import ForgeUnavailable
 from towline.forges import payload as reading
+from towline.forges.base import Done
+from towline.forges.client import Answer
+from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.gitlab.client import GitLabApi, bounded, project_path, request_path
+from towline.forges.gitlab.pipelines import GitLabPipelines
+from towline.forges.gitlab.snapshots import GitLabReader, MergeRequest, is_waiting, merge_request
+from towline.forges.snapshot import PullRef
 
 _MOST_NOTE_PAGES: Final = 10
 _EMOJI: Final[Mapping[str, str]] = {"+1": "thumbsup", "-1": "thumbsdown"}

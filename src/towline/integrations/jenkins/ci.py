@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from towline.integrations.jenkins.client import JenkinsHttp
-from towline_once.errors import Rejected
-from towline.integrations.ci import (Build, BuildState, CiRefused, CiUnavailable)
-from towline_once.ports import Clock
 from towline.forges import payload
 from towline.forges.payload import Object
+from towline.integrations.ci import Build, BuildState, CiRefused, CiUnavailable
+from towline.integrations.jenkins.client import JenkinsHttp
+from towline_once.errors import Rejected
+from towline_once.ports import Clock
 
 INTENT: Final = "TOWLINE_INTENT"
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlencode
 
-from towline.forges.client import (Answer, ApiClient, Errors, Limits, end_of)
-from towline_once.errors import Rejected
-from towline.integrations.ci import (CiRefused, CiUnavailable)
-from towline_once.ports import Clock
 from towline.forges import payload
+from towline.forges.client import Answer, ApiClient, Errors, Limits, end_of
 from towline.forges.payload import Object
+from towline.integrations.ci import CiRefused, CiUnavailable
+from towline_once.errors import Rejected
+from towline_once.ports import Clock
 
 _ERRORS: Final = Errors(CiUnavailable, CiUnavailable, CiRefused)
 _MAX_PAUSE: Final = 600.0

@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from towline_once import keys
-from towline.events import (CheckChanged, Event)
+from towline.events import CheckChanged, Event
 from towline.forges import payload as reading
-from towline.forges.delivery import (Delivery, Headers, Malformed)
-from towline.forges.payload import (QUEUED, RUNNING, Outcome, outcome_of)
-from towline.forges.payload import Object
-from towline.forges.signature import (authenticate, check_shared)
+from towline.forges.delivery import Delivery, Headers, Malformed
+from towline.forges.payload import QUEUED, RUNNING, Object, Outcome, outcome_of
+from towline.forges.signature import authenticate, check_shared
+from towline_once import keys
 
 SOURCE: Final = "jenkins"
 

@@ -16,18 +16,16 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from towline.forges.client import (Answer, ApiClient, Limits, checked_token)
-from towline_once import keys
-from towline.forges.polling import GRAIN_US
-from towline_once.errors import Rejected
-from towline.forges.polling import (HOOK, date_of, stamp_of)
-from towline_once.ports import Clock
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, ForgeUnreadable)
-from towline.forges.polling import (Page, Thing)
-from towline.forges.delivery import Delivery
-from towline.integrations.jira import webhooks as jira
 from towline.forges import payload as reading
+from towline.forges.client import Answer, ApiClient, Limits, checked_token
+from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable, ForgeUnreadable
 from towline.forges.payload import Object
+from towline.forges.polling import GRAIN_US, HOOK, Page, Thing, date_of, stamp_of
+from towline.integrations.jira import webhooks as jira
+from towline_once import keys
+from towline_once.errors import Rejected
+from towline_once.ports import Clock
 
 _MINUTE_US: Final = 60 * GRAIN_US
 _SPARE_MINUTES: Final = 2

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from towline_once import keys
-from towline.events import (Actor, Event, IssueChanged)
+from towline.events import Actor, Event, IssueChanged
 from towline.forges import payload as reading
-from towline.forges.delivery import (Delivery, Headers)
+from towline.forges.delivery import Delivery, Headers
 from towline.forges.payload import Object
-from towline.forges.signature import (authenticate, check_shared)
+from towline.forges.signature import authenticate, check_shared
+from towline_once import keys
 
 SOURCE: Final = "jira"
 

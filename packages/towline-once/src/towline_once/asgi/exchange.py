@@ -10,10 +10,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from uuid import UUID
 
-from towline_once.canonical_json import (canonical, opaque_hash, parse_json)
+from towline_once.asgi.messages import Headers, Message, Problem, Receive, Scope, Send, messages
+from towline_once.canonical_json import canonical, opaque_hash, parse_json
 from towline_once.errors import Rejected
 from towline_once.idempotency.types import Claim
-from towline_once.asgi.messages import (Headers, Message, Problem, Receive, Scope, Send, messages)
 
 LONGEST_KEY: Final = 255
 LONGEST_TENANT: Final = 512

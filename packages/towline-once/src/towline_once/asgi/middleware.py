@@ -26,17 +26,26 @@ import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
-from towline_once.arguments import (at_least_one, microseconds)
 from towline_once import keys
-from towline_once.idempotency.state import OnCrash
-from towline_once.errors import (LeaseLost, Rejected, StoreFull, TowlineError)
-from towline_once.idempotency.types import Claim
-from towline_once.handles import Idempotency
+from towline_once.arguments import at_least_one, microseconds
 from towline_once.asgi import exchange
-from towline_once.asgi.messages import (App, Hangup, Message, Problem, Receive, Scope, Send, read_body)
+from towline_once.asgi.exchange import Answer, Request
+from towline_once.asgi.messages import (
+    App,
+    Hangup,
+    Message,
+    Problem,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+)
 from towline_once.asgi.messages import answer as send_whole
-from towline_once.asgi.exchange import (Answer, Request)
-from towline_once.asgi.store import (Store, StoreOptions)
+from towline_once.asgi.store import Store, StoreOptions
+from towline_once.errors import LeaseLost, Rejected, StoreFull, TowlineError
+from towline_once.handles import Idempotency
+from towline_once.idempotency.state import OnCrash
+from towline_once.idempotency.types import Claim
 
 if TYPE_CHECKING:
     from towline_once.db.redis.client import Redis

@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypedDict
 
-from towline_once.errors import (Rejected, TowlineError)
-from towline_once.handles import (Idempotency, Opening)
-from towline_once.ports import Clock
+from towline_once.backends import Backend, backend_for
+from towline_once.errors import Rejected, TowlineError
+from towline_once.handles import Idempotency, Opening
 from towline_once.metrics import Audit
-from towline_once.backends import (Backend, backend_for)
+from towline_once.ports import Clock
 
 if TYPE_CHECKING:
     from towline_once.db.redis.client import Redis

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from towline_once.coordination.circuit_breaker import (BreakerService, Permit, Report)
-from towline_once.coordination.circuit_breaker import State
+from towline_once.coordination.circuit_breaker import BreakerService, Permit, Report, State
 from towline_once.errors import Transient
 from towline_once.ports import DocumentStore
 

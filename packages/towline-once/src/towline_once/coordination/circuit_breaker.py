@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from dataclasses import asdict
-from dataclasses import dataclass
-from dataclasses import replace
-from towline_once.errors import Transient
-from towline_once.loop_guard import LoopGuard
-from towline_once.metrics import Audit
-from towline_once.metrics import BREAKER_TRIPS
-from towline_once.ports import Clock
-from towline_once.ports import DocumentStore
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
 import itertools
 import logging
-import orjson
 import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple
 
+import orjson
+
+from towline_once.errors import Transient
+from towline_once.loop_guard import LoopGuard
+from towline_once.metrics import BREAKER_TRIPS, Audit
+from towline_once.ports import Clock, DocumentStore
 
 # ----------------------------------------------------------------- breaker
 # The circuit breaker's arithmetic.
@@ -278,9 +272,7 @@ class BreakerService:
         def apply(circuit: Circuit, now: int) -> Circuit:
             if probe:
                 return probed(circuit, now, probe, succeeded)
-            return record(
-                circuit, now, self._limits, epoch, int(succeeded), int(not succeeded)
-            )
+            return record(circuit, now, self._limits, epoch, int(succeeded), int(not succeeded))
 
         before, after = await self._change(apply)
         if after.trips > before.trips:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towline_once.arguments import (microseconds, name_of)
+from towline_once.arguments import microseconds, name_of
 from towline_once.loop_guard import LoopGuard
 from towline_once.ports import SeenStore
 

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Self
 
-from towline_once.errors import (LeaseLost, Transient)
+from towline_once.errors import LeaseLost, Transient
 from towline_once.loop_guard import LoopGuard
-from towline_once.ports import Clock
 from towline_once.metrics import LEASES_LOST
+from towline_once.ports import Clock
 
 _TRUST = 0.9
 _log = logging.getLogger("towline.coordination")

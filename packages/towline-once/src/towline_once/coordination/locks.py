@@ -20,16 +20,13 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from towline_once.background import Background
-from towline_once.arguments import (microseconds, name_of, wait_of)
+from towline_once.arguments import microseconds, name_of, wait_of
+from towline_once.background import Background, wait_for
 from towline_once.coordination.lease import Lease
-from towline_once.background import wait_for
-from towline_once.errors import (LockTimeout, Transient)
+from towline_once.errors import LockTimeout, Transient
 from towline_once.loop_guard import LoopGuard
-from towline_once.ports import Clock
-from towline_once.ports import (Grant, LeaseStore)
-from towline_once.ports import Mailbox
 from towline_once.metrics import LOCK_TIMEOUTS
+from towline_once.ports import Clock, Grant, LeaseStore, Mailbox
 
 _LOOK_AGAIN_SECONDS = 2.0
 _PATIENCE_SLACK_US = 2_000_000

@@ -8,9 +8,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from towline_once.coordination.rate_limit import pace
-from towline_once.ports import Clock
-from towline_once.ports import (Document, Grant, Paced)
 from towline_once.metrics import EVICTED_ENTRIES
+from towline_once.ports import Clock, Document, Grant, Paced
 
 GRACE_US = 5_000_000
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from towline_once.arguments import at_least_one
-from towline_once.arguments import microseconds
-from towline_once.arguments import name_of
+from typing import Final, NamedTuple
+
+from towline_once.arguments import at_least_one, microseconds, name_of
 from towline_once.loop_guard import LoopGuard
 from towline_once.ports import RateStore
-from typing import Final
-from typing import NamedTuple
-
 
 # ---------------------------------------------------------------- throttle
 # The generic cell rate algorithm: one number per key.

@@ -7,13 +7,10 @@ carries an id of its own, so that it may be repeated when its answer was lost.
 
 from __future__ import annotations
 
-from towline_once.db.redis.client import AS_WRITTEN
-from towline_once.db.redis.client import Redis
-from towline_once.ports import Document
-from towline_once.ports import Grant
-from towline_once.ports import Paced
 import orjson
 
+from towline_once.db.redis.client import AS_WRITTEN, Redis
+from towline_once.ports import Document, Grant, Paced
 
 # ------------------------------------------------------------ redis_leases
 # Leases in Redis, with their queues.

@@ -12,15 +12,12 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from towline_once.background import Background
-from towline_once.arguments import (at_least_one, microseconds, name_of, wait_of)
+from towline_once.arguments import at_least_one, microseconds, name_of, wait_of
+from towline_once.background import Background, wait_for
 from towline_once.coordination.lease import Lease
-from towline_once.background import wait_for
-from towline_once.errors import (NoSlot, Transient)
+from towline_once.errors import NoSlot, Transient
 from towline_once.loop_guard import LoopGuard
-from towline_once.ports import Clock
-from towline_once.ports import SlotStore
-from towline_once.ports import Mailbox
+from towline_once.ports import Clock, Mailbox, SlotStore
 
 _LOOK_AGAIN_SECONDS = 0.25
 

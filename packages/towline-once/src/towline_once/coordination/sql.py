@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-from towline_once.coordination.memory import GRACE_US
-from towline_once.db.batching import Coalescer
-from towline_once.db.statement import Database
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from towline_once.ports import Document
-from towline_once.ports import Grant
-from towline_once.ports import Note
-from towline_once.ports import Paced
-from typing import Any
 import itertools
 import secrets
+from operator import itemgetter
+from typing import Any
 
+from towline_once.coordination.memory import GRACE_US
+from towline_once.db.batching import Coalescer
+from towline_once.db.statement import Database, Row, Script, Statement
+from towline_once.ports import Document, Grant, Note, Paced
 
 # --------------------------------------------------------- rate_statements
 # The SQL of rate limits: one number per key, moved by the store's own clock.

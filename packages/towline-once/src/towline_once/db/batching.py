@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from towline_once.errors import (Transient, Unavailable)
+from towline_once.errors import Transient, Unavailable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from towline_once.errors import Rejected
 from towline_once.db.sqlite_driver import sqlite3
+from towline_once.errors import Rejected
 
 _TYPES: Final = {
     "sqlite": {"{key}": "TEXT", "{bytes}": "BLOB"},

@@ -10,9 +10,6 @@ As it stands the class serves one process alone: the memory backend.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from typing import Any
 import asyncio
 import contextlib
 import hashlib
@@ -21,7 +18,8 @@ import os
 import secrets
 import socket
 import tempfile
-
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 log = logging.getLogger("towline.store")
 

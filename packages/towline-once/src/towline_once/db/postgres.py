@@ -12,35 +12,25 @@ token, so it is tried once more on a new connection, within the same deadline.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Sequence
-from contextlib import asynccontextmanager
-from itertools import accumulate
-from operator import itemgetter
-from towline_once.db.migrate import TOWLINE
-from towline_once.db.notify import PostgresMailbox
-from towline_once.db.single_flight import SharedAttempt
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from towline_once.db.statement import Step
-from towline_once.errors import MissingExtra
-from towline_once.errors import Rejected
-from towline_once.errors import StoreFull
-from towline_once.errors import Transient
-from towline_once.errors import Unavailable
-from towline_once.ports import Clock
-from typing import Any
-from typing import TypeVar
-from urllib.parse import urlsplit
 import asyncio
 import contextlib
 import logging
-import orjson
 import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
+import orjson
+
+from towline_once.db.migrate import TOWLINE
+from towline_once.db.notify import PostgresMailbox
+from towline_once.db.single_flight import SharedAttempt
+from towline_once.db.statement import Row, Script, Statement, Step
+from towline_once.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
+from towline_once.ports import Clock
 
 # --------------------------------------------------------- postgres_arrays
 # Columns of a batch as PostgreSQL array literals.

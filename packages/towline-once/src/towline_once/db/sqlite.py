@@ -2,31 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from towline_once.db.migrate import TOWLINE
-from towline_once.db.notify import SqliteMailbox
-from towline_once.db.single_flight import SharedAttempt
-from towline_once.db.sqlite_driver import sqlite3
-from towline_once.db.sqlite_driver import warn_if_affected
-from towline_once.db.statement import Row
-from towline_once.db.statement import Script
-from towline_once.db.statement import Statement
-from towline_once.db.statement import Step
-from towline_once.db.statement import play
-from towline_once.errors import Rejected
-from towline_once.errors import StoreFull
-from towline_once.errors import Unavailable
-from towline_once.ports import Clock
-from towline_once.private_files import make_private
-from typing import Any
-from typing import NamedTuple
-from typing import TypeAlias
-from typing import TypeVar
 import asyncio
 import contextlib
 import inspect
@@ -35,7 +10,19 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from towline_once.db.migrate import TOWLINE
+from towline_once.db.notify import SqliteMailbox
+from towline_once.db.single_flight import SharedAttempt
+from towline_once.db.sqlite_driver import sqlite3, warn_if_affected
+from towline_once.db.statement import Row, Script, Statement, Step, play
+from towline_once.errors import Rejected, StoreFull, Unavailable
+from towline_once.ports import Clock
+from towline_once.private_files import make_private
 
 # --------------------------------------------------------------- turnstile
 # Fair turns for several processes that write one SQLite file.

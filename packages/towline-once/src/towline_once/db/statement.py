@@ -15,19 +15,12 @@ one plan serves every size. A statement never depends on the order of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Generator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from towline_once.ports import Clock
-from towline_once.ports import Mailbox
-from typing import Any
-from typing import Protocol
-from typing import TypeAlias
-from typing import TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+from towline_once.ports import Clock, Mailbox
 
 Row = Sequence[Any]
 T = TypeVar("T")
@@ -173,6 +166,7 @@ class Database(Protocol):
 
 # -------------------------------------------------------------------- like
 # Patterns of LIKE, with `!` as the escape.
+
 
 def containing(words: str) -> str:
     """Finds these words anywhere, whatever characters they have; for text in lower case."""

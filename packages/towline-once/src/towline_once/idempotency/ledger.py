@@ -5,41 +5,30 @@ The rules are `core.claims`; this module only carries them to the store and back
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from collections.abc import Callable
-from towline_once import keys
-from towline_once.background import Background
-from towline_once.canonical_json import differing_pointers
-from towline_once.canonical_json import hash_and_digests
-from towline_once.canonical_json import opaque_hash
-from towline_once.canonical_json import parse_json
-from towline_once.db.single_flight import SharedAttempt
-from towline_once.errors import Rejected
-from towline_once.errors import StoreFull
-from towline_once.errors import Transient
-from towline_once.idempotency import state as claims
-from towline_once.idempotency.state import Change
-from towline_once.idempotency.state import Draft
-from towline_once.idempotency.state import OnCrash
-from towline_once.idempotency.state import Policy
-from towline_once.idempotency.state import Result
-from towline_once.idempotency.store import Put
-from towline_once.idempotency.store import RecordStore
-from towline_once.idempotency.store import Swapped
-from towline_once.idempotency.types import Claim
-from towline_once.idempotency.types import decode_response
-from towline_once.metrics import Audit
-from towline_once.metrics import IdempotencyMeter
-from towline_once.metrics import STORE_SIZE
-from towline_once.ports import Clock
-from towline_once.ports import Mailbox
-from typing import Any
 import asyncio
 import hashlib
 import itertools
 import math
 import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from towline_once import keys
+from towline_once.background import Background
+from towline_once.canonical_json import (
+    differing_pointers,
+    hash_and_digests,
+    opaque_hash,
+    parse_json,
+)
+from towline_once.db.single_flight import SharedAttempt
+from towline_once.errors import Rejected, StoreFull, Transient
+from towline_once.idempotency import state as claims
+from towline_once.idempotency.state import Change, Draft, OnCrash, Policy, Result
+from towline_once.idempotency.store import Put, RecordStore, Swapped
+from towline_once.idempotency.types import Claim, decode_response
+from towline_once.metrics import STORE_SIZE, Audit, IdempotencyMeter
+from towline_once.ports import Clock, Mailbox
 
 # ---------------------------------------------------------------- capacity
 # Keeps a record store within its maximum.

@@ -6,9 +6,18 @@ import itertools
 import secrets
 from typing import TypeVar
 
-from towline_once.idempotency.state import (COMPLETED, FAILED, PARKED, PROCESSING, Change, Draft, Record, Result)
+from towline_once.idempotency.state import (
+    COMPLETED,
+    FAILED,
+    PARKED,
+    PROCESSING,
+    Change,
+    Draft,
+    Record,
+    Result,
+)
+from towline_once.idempotency.store import Put, Swapped
 from towline_once.ports import Clock
-from towline_once.idempotency.store import (Put, Swapped)
 
 Value = TypeVar("Value")
 

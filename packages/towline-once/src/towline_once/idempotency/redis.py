@@ -19,10 +19,9 @@ from typing import Any
 
 import orjson
 
-from towline_once.idempotency.state import (FOREVER_US, Change, Draft, Record, Result)
-from towline_once.idempotency.store import (Put, Swapped)
-from towline_once.db.redis.client import Redis
-from towline_once.db.redis.client import AS_WRITTEN
+from towline_once.db.redis.client import AS_WRITTEN, Redis
+from towline_once.idempotency.state import FOREVER_US, Change, Draft, Record, Result
+from towline_once.idempotency.store import Put, Swapped
 
 _PREFIX = "towline:idem:"
 _INDEX = f"{_PREFIX}index"

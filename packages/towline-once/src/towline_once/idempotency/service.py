@@ -13,24 +13,38 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from towline_once.background import Background
-from towline_once.arguments import wait_of
-from towline_once.coordination.lease import Lease
-from towline_once.background import wait_for
-from towline_once.idempotency import state as claims
 from towline_once import keys
-from towline_once.idempotency.state import (Draft, OnCrash, Policy, Result)
-from towline_once.errors import (Definitive, Exhausted, Indeterminate, InFlight, KeyCollision, LeaseLost, Rejected, Stale, Transient, Unavailable)
-from towline_once.idempotency.ledger import (Capacity, in_batches)
-from towline_once.idempotency.ledger import storable_note
-from towline_once.idempotency.handlers import (Handler, HandlerThreads, Work, form_of)
-from towline_once.idempotency.ledger import (KeyLike, Ledger, topic_of)
-from towline_once.idempotency.types import (Claim, Handled, Outcome, Record, encode_response, view)
-from towline_once.loop_guard import LoopGuard
-from towline_once.ports import Clock
-from towline_once.ports import Mailbox
+from towline_once.arguments import wait_of
+from towline_once.background import Background, wait_for
+from towline_once.coordination.lease import Lease
+from towline_once.errors import (
+    Definitive,
+    Exhausted,
+    Indeterminate,
+    InFlight,
+    KeyCollision,
+    LeaseLost,
+    Rejected,
+    Stale,
+    Transient,
+    Unavailable,
+)
+from towline_once.idempotency import state as claims
+from towline_once.idempotency.handlers import Handler, HandlerThreads, Work, form_of
+from towline_once.idempotency.ledger import (
+    Capacity,
+    KeyLike,
+    Ledger,
+    in_batches,
+    storable_note,
+    topic_of,
+)
+from towline_once.idempotency.state import Draft, OnCrash, Policy, Result
 from towline_once.idempotency.store import RecordStore
-from towline_once.metrics import (STORE_SIZE, Audit, IdempotencyMeter, audit_to_log)
+from towline_once.idempotency.types import Claim, Handled, Outcome, Record, encode_response, view
+from towline_once.loop_guard import LoopGuard
+from towline_once.metrics import STORE_SIZE, Audit, IdempotencyMeter, audit_to_log
+from towline_once.ports import Clock, Mailbox
 
 _SAFETY_POLL_SECONDS = 1.0
 _BUSY_POLL_SECONDS = 0.05

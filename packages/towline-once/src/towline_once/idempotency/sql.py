@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from towline_once.idempotency.state import (Change, Draft, Record, Result)
-from towline_once.idempotency.store import (Put, Swapped)
 from towline_once.db.batching import Coalescer
-from towline_once.db.statement import (Database, Row, Statement)
+from towline_once.db.statement import Database, Row, Statement
+from towline_once.idempotency.state import Change, Draft, Record, Result
+from towline_once.idempotency.store import Put, Swapped
 
 # A record may end a little before its place in the index of expiry: see SETTLE.
 _STORED_AS = {"expires_us": "r.expires_us - r.early_us"}

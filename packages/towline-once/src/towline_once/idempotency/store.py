@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
-from towline_once.idempotency.state import (Change, Draft, Record, Result)
+from towline_once.idempotency.state import Change, Draft, Record, Result
 
 
 class Put(NamedTuple):

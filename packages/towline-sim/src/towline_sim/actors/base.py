@@ -6,14 +6,14 @@ comment, a dispatch, or a status that is set once more.
 """
 
 from __future__ import annotations
-from towline_sim.github.fault_dice import Seconds
 
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from towline_sim.github.entities import (PASSING, Emitted, Pull, WorldRefusal)
+from towline_sim.github.entities import PASSING, Emitted, Pull, WorldRefusal
+from towline_sim.github.fault_dice import Seconds
 from towline_sim.github.world import World
 
 _NUMBER_NAMES: Final = ("number", "pr_number", "pull_number", "pull_request", "pr")
@@ -37,8 +37,6 @@ class Poke:
     dispatch: str | None = None
     status: str | None = None
     """A context that is set to success again."""
-
-
 
 
 class Actor:

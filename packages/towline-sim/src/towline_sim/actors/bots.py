@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from towline_sim.actors.base import (Actor, Habit, Poke, all_pass, poked, pulls_about)
+from towline_sim.actors.base import Actor, Habit, Poke, all_pass, poked, pulls_about
+from towline_sim.github.entities import Emitted, Pull, RunConclusion, StatusState, WorldRefusal
 from towline_sim.github.fault_dice import Seconds
-from towline_sim.github.entities import (Emitted, Pull, RunConclusion, StatusState, WorldRefusal)
 from towline_sim.github.world import World
 
 Ruling: TypeAlias = Literal["pass", "sod", "sod_for_good", "build", "other", "stuck"]

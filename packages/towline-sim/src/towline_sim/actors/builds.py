@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from towline.integrations.ci import (Build, CiRefused, CiUnavailable)
-from towline_sim.actors.jenkins import (Jenkins, JenkinsBuild, JenkinsDown, JenkinsRefusal)
+from towline.integrations.ci import Build, CiRefused, CiUnavailable
+from towline_sim.actors.jenkins import Jenkins, JenkinsBuild, JenkinsDown, JenkinsRefusal
 from towline_sim.github.fault_dice import FaultDice
 
 

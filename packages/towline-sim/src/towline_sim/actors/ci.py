@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from towline_sim.actors.base import (Actor, Habit)
-from towline_sim.github.fault_dice import (Outage, Seconds)
-from towline_sim.github.entities import (Emitted, Job, Pull, RunConclusion, WorkflowRun)
-from towline_sim.failure_logs import (OUTAGE, PASSED, PERSISTENT, TRANSIENT)
-from towline_sim.github.world import World
-from towline_sim.github.world import ACTIONS_APP
+from towline_sim.actors.base import Actor, Habit
+from towline_sim.failure_logs import OUTAGE, PASSED, PERSISTENT, TRANSIENT
+from towline_sim.github.entities import Emitted, Job, Pull, RunConclusion, WorkflowRun
+from towline_sim.github.fault_dice import Outage, Seconds
+from towline_sim.github.world import ACTIONS_APP, World
 
 Fate: TypeAlias = Literal["pass", "persistent", "transient", "flaky", "never", "hang"]
 """`persistent` fails until somebody pushes; `transient` and `hang` befall the first attempt;

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from towline_sim.actors.base import (Actor, Habit)
-from towline_sim.github.fault_dice import (Outage, Seconds)
-from towline_sim.actors.ci import (Chances, Fate, Fated, Fates)
-from towline_sim.github.entities import (Emitted, Pull, WorldRefusal)
-from towline_sim.failure_logs import (OUTAGE, PASSED, PERSISTENT, TRANSIENT)
+from towline_sim.actors.base import Actor, Habit
+from towline_sim.actors.ci import Chances, Fate, Fated, Fates
+from towline_sim.failure_logs import OUTAGE, PASSED, PERSISTENT, TRANSIENT
+from towline_sim.github.entities import Emitted, Pull, WorldRefusal
+from towline_sim.github.fault_dice import Outage, Seconds
 from towline_sim.github.world import World
 
 BuildState: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from towline_sim.github.entities import (Role, WorldRefusal)
+from towline_sim.github.entities import Role, WorldRefusal
 from towline_sim.github.world import World
 
 

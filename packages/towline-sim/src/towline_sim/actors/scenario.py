@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from towline_sim.actors.base import Habit
-from towline_sim.github.fault_dice import Outage
-from towline_sim.actors.bots import (ApproverBot, AutomergeBot, PolicyBot, Ruling)
-from towline_sim.actors.ci import (Chances, Ci)
+from towline_sim.actors.bots import ApproverBot, AutomergeBot, PolicyBot, Ruling
+from towline_sim.actors.ci import Chances, Ci
 from towline_sim.actors.jenkins import Jenkins
-from towline_sim.github.entities import (Protection, Pull, RepoOptions)
+from towline_sim.github.entities import Protection, Pull, RepoOptions
+from towline_sim.github.fault_dice import Outage
 from towline_sim.github.world import World
 
 AUTHOR: Final = "dependabot[bot]"

@@ -1,7 +1,6 @@
 """`towline sim`: a GitHub of one's own to try things against."""
 
 from __future__ import annotations
-from towline_sim.serving import simulator_server
 
 import asyncio
 import contextlib
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from towline_once.errors import Rejected
+from towline_sim.serving import simulator_server
 
 if TYPE_CHECKING:
-
     from towline_sim.github.server import GitHubSim
 
 _REPO = "demo/app"
@@ -114,11 +113,11 @@ async def _serve(
 
 
 def _simulator(token: str, speed: float, seed: int, actors: bool) -> GitHubSim:
-    from towline_sim.github.server import GitHubSim
-    from towline_sim.clock import SpedClock
-    from towline_sim.actors.scenario import (Customs, Town)
-    from towline_sim.github.world import World
     from towline_once.clock import SystemClock
+    from towline_sim.actors.scenario import Customs, Town
+    from towline_sim.clock import SpedClock
+    from towline_sim.github.server import GitHubSim
+    from towline_sim.github.world import World
 
     clock = SpedClock(SystemClock(), speed)
     # The repository is not new: its branches have settled.
@@ -129,5 +128,3 @@ def _simulator(token: str, speed: float, seed: int, actors: bool) -> GitHubSim:
         world = World(since, seed)
         world.create_repo(_REPO, {"README.md": b"# app\n"})
     return GitHubSim(world, clock, token)
-
-

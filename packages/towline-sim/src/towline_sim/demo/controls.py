@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from towline_sim.demo.clock import (FASTEST, DemoClock)
+from towline.dashboard.collaborators import Figure, Lever
+from towline_sim.demo.clock import FASTEST, DemoClock
 from towline_sim.demo.sights import Scenes
-from towline_sim.demo.world import (BAD_HOOKS, NO_APPROVER, USUAL_APPROVER, USUAL_HOOKS, DemoWorld)
-from towline_sim.github.server import GitHubSim
+from towline_sim.demo.world import BAD_HOOKS, NO_APPROVER, USUAL_APPROVER, USUAL_HOOKS, DemoWorld
 from towline_sim.github.faults import HttpFault
-from towline.dashboard.collaborators import (Figure, Lever)
+from towline_sim.github.server import GitHubSim
 
 MORE: Final = 10
 _FASTER: Final = 4.0

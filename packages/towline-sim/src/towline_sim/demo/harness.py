@@ -6,18 +6,23 @@ signed. The service knows nothing of the demo but its settings, and a clock that
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
-from contextlib import asynccontextmanager
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import uvicorn
+
 from towline.app.service import Service
 from towline.app.tow import Outside
 from towline.app.web import apps_of
-from towline.cli.serve import bound
-from towline.cli.serve import guarded
-from towline.cli.serve import server_of
+from towline.cli.serve import bound, guarded, server_of
 from towline.config import Settings
 from towline.dashboard.demo_controls import ENTER
 from towline.fix.starter import FIX
@@ -27,29 +32,15 @@ from towline.integrations.jenkins.ci import JenkinsCi
 from towline.jobs.model import Claimed
 from towline_once.asgi.messages import App
 from towline_once.clock import SystemClock
-from towline_sim.actors.scenario import AUTHOR
-from towline_sim.actors.scenario import JENKINS
-from towline_sim.actors.scenario import JOBS
-from towline_sim.actors.scenario import POLICY
+from towline_sim.actors.scenario import AUTHOR, JENKINS, JOBS, POLICY
 from towline_sim.demo.clock import DemoClock
 from towline_sim.demo.controls import Levers
 from towline_sim.demo.sights import Scenes
-from towline_sim.demo.world import DemoWorld
-from towline_sim.demo.world import JOB
-from towline_sim.demo.world import REPOS
+from towline_sim.demo.world import JOB, REPOS, DemoWorld
 from towline_sim.github.limits import Limits
 from towline_sim.github.server import GitHubSim
 from towline_sim.jenkins import JenkinsSim
 from towline_sim.serving import simulator_server
-from typing import Any
-from typing import Final
-import asyncio
-import contextlib
-import orjson
-import secrets
-import socket
-import uvicorn
-
 
 HOST: Final = "127.0.0.1"
 

@@ -1,7 +1,6 @@
 """`towline demo`: the real service tows a simulated fleet, an hour a minute."""
 
 from __future__ import annotations
-from towline_sim.demo.harness import HOST
 
 import asyncio
 import contextlib
@@ -19,12 +18,13 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from towline_sim.demo.clock import (FASTEST, SLOWEST)
 from towline_once.errors import Rejected
+from towline_sim.demo.clock import FASTEST, SLOWEST
+from towline_sim.demo.harness import HOST
 
 if TYPE_CHECKING:  # they load the whole service, which takes its time
-    from towline_sim.demo.sights import Scenes
     from towline_sim.demo.harness import Demo
+    from towline_sim.demo.sights import Scenes
 
 USUAL_PORT: Final = 8788
 _LONGEST_SECONDS: Final = 86_400.0

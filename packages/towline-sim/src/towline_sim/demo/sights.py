@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from towline.pulls.lifecycle import TERMINAL
-from towline.remediation.breakers import BreakerReport
-from towline.pulls.store import Filter
 from towline.app.service import Service
-from towline.dashboard.queries import SqlInsights
 from towline.dashboard.health import healing_of
+from towline.dashboard.queries import SqlInsights
+from towline.pulls.lifecycle import TERMINAL
+from towline.pulls.store import Filter
+from towline.remediation.breakers import BreakerReport
 
 Scene: TypeAlias = Literal[
     "taken under tow", "merged", "healed", "escalated", "breaker tripped", "breaker recovered"

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from towline_sim.demo.clock import (USUAL_SPEED, DemoClock)
 from towline_sim.actors.base import Habit
-from towline_sim.github.fault_dice import Outage
-from towline_sim.github.entities import (Pull, WorldRefusal)
-from towline_sim.github.fault_dice import HookFaults
-from towline_sim.jenkins import (JenkinsWorld, SimBuild)
-from towline_sim.actors.scenario import (AUTHOR, JENKINS, SHARED_FILE, Customs, Town)
+from towline_sim.actors.scenario import AUTHOR, JENKINS, SHARED_FILE, Customs, Town
+from towline_sim.demo.clock import USUAL_SPEED, DemoClock
+from towline_sim.github.entities import Pull, WorldRefusal
+from towline_sim.github.fault_dice import HookFaults, Outage
 from towline_sim.github.webhooks import HookDice
+from towline_sim.jenkins import JenkinsWorld, SimBuild
 
 REPOS: Final = ("octo-org/storefront", "octo-org/billing", "octo-org/infra")
 JOB: Final = "fleet/build"

@@ -6,23 +6,19 @@ arrives, and what becomes of a call; who drives the simulation lets the time pas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from heapq import heappop
-from heapq import heappush
-from towline_sim.github.entities import Emitted
-from towline_sim.github.world import World
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
 import random
 import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final, Literal, NamedTuple, TypeAlias
 
+from towline_sim.github.entities import Emitted
+from towline_sim.github.world import World
 
 Seconds: TypeAlias = tuple[float, float]
 """The least and the most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outage:

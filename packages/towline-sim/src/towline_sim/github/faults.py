@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from towline_sim.github.fault_dice import (Fault, FaultKind)
+from towline_sim.github.fault_dice import Fault, FaultKind
 
 HttpFaultKind: TypeAlias = Literal[
     "failing", "slow", "silent", "reply_failing", "reply_silent", "truncated"

@@ -7,28 +7,20 @@ at a time has a repository's folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from towline_once.errors import Unavailable
-from towline_sim.github.entities import ROLES
-from towline_sim.github.entities import Role
-from towline_sim.github.entities import WorldRefusal
-from towline_sim.github.git_objects import ObjectKind
-from towline_sim.github.world import World
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
-from typing import cast
 import asyncio
 import contextlib
 import os
 import re
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
+from towline_once.errors import Unavailable
+from towline_sim.github.entities import ROLES, Role, WorldRefusal
+from towline_sim.github.git_objects import ObjectKind
+from towline_sim.github.world import World
 
 # -------------------------------------------------------------- git_folder
 # A bare repository on disk, and git run over it as a subprocess: never by a shell, never for

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from graphql import DocumentNode
-from graphql import ExecutionResult
-from graphql import FieldNode
-from graphql import FragmentDefinitionNode
-from graphql import FragmentSpreadNode
-from graphql import GraphQLError
-from graphql import GraphQLSchema
-from graphql import IntValueNode
-from graphql import OperationDefinitionNode
-from graphql import SelectionSetNode
-from graphql import VariableNode
-from graphql import build_schema
-from graphql import execute_sync
-from graphql import parse
-from graphql import validate
-from towline_sim.github.entities import CheckRun
-from towline_sim.github.entities import CheckSuite
-from towline_sim.github.entities import Comment
-from towline_sim.github.entities import PASSING
-from towline_sim.github.entities import Pull
-from towline_sim.github.entities import Repo
-from towline_sim.github.entities import Review
-from towline_sim.github.entities import Status
-from towline_sim.github.entities import User
-from towline_sim.github.entities import WorldRefusal
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from graphql import (
+    DocumentNode,
+    ExecutionResult,
+    FieldNode,
+    FragmentDefinitionNode,
+    FragmentSpreadNode,
+    GraphQLError,
+    GraphQLSchema,
+    IntValueNode,
+    OperationDefinitionNode,
+    SelectionSetNode,
+    VariableNode,
+    build_schema,
+    execute_sync,
+    parse,
+    validate,
+)
+
+from towline_sim.github.entities import (
+    PASSING,
+    CheckRun,
+    CheckSuite,
+    Comment,
+    Pull,
+    Repo,
+    Review,
+    Status,
+    User,
+    WorldRefusal,
+)
 from towline_sim.github.limits import Window
 from towline_sim.github.problems import Problem
-from towline_sim.github.shapes import maybe_when
-from towline_sim.github.shapes import when
+from towline_sim.github.shapes import maybe_when, when
 from towline_sim.github.world import World
-from typing import Any
-from typing import Final
-from typing import NamedTuple
-from typing import TypeAlias
-
 
 # ----------------------------------------------------------- graphql_nodes
 # The world as GraphQL's nodes: mappings, in which what costs something is a function.

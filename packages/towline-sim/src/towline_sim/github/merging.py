@@ -7,7 +7,7 @@ from difflib import SequenceMatcher, unified_diff
 from typing import NamedTuple
 
 from towline_sim.github.entities import FileChange
-from towline_sim.github.git_objects import (Files, ObjectStore)
+from towline_sim.github.git_objects import Files, ObjectStore
 
 
 class Merge(NamedTuple):

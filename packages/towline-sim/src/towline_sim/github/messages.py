@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Send
 
-from towline_sim.github.git_server import MOST_BYTES
 from towline_sim.github.faults import HttpFault
-from towline_sim.github.rest.calls import Answer
+from towline_sim.github.git_server import MOST_BYTES
 from towline_sim.github.problems import Problem
+from towline_sim.github.rest.calls import Answer
 
 _BODY_SECONDS: Final = 60.0
 _SILENT_SECONDS: Final = 600.0

@@ -22,18 +22,28 @@ from starlette.types import Receive, Scope, Send
 
 from towline_once.ports import Clock
 from towline_sim.github import graphql
-from towline_sim.github.entities import (ROLES, Role, WorldRefusal)
+from towline_sim.github.auth import AppIdentity, Caller, Doorkeeper
+from towline_sim.github.entities import ROLES, Role, WorldRefusal
 from towline_sim.github.fault_dice import FaultDice
-from towline_sim.github.git_server import (MOST_BYTES, GitRequest, GitServer, git_request)
-from towline_sim.github.auth import (AppIdentity, Caller, Doorkeeper)
-from towline_sim.github.faults import (HttpFault, drawn)
-from towline_sim.github.limits import (Limits, Meter, Resource)
-from towline_sim.github.messages import (Sent, json_response, live, parsed, problem_response, read_request, shown, spoilt, until_left)
-from towline_sim.github.rest.calls import (Call, Match)
+from towline_sim.github.faults import HttpFault, drawn
+from towline_sim.github.git_server import MOST_BYTES, GitRequest, GitServer, git_request
+from towline_sim.github.limits import Limits, Meter, Resource
+from towline_sim.github.messages import (
+    Sent,
+    json_response,
+    live,
+    parsed,
+    problem_response,
+    read_request,
+    shown,
+    spoilt,
+    until_left,
+)
 from towline_sim.github.problems import Problem
+from towline_sim.github.rest.calls import Call, Match
 from towline_sim.github.rest.routes import ROUTES
 from towline_sim.github.shapes import Shapes
-from towline_sim.github.webhooks import (Fates, Target, Webhooks, arrives)
+from towline_sim.github.webhooks import Fates, Target, Webhooks, arrives
 from towline_sim.github.world import World
 
 _LONGEST_NAP: Final = 1.0

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from datetime import UTC
-from datetime import datetime
-from towline_sim.github.entities import App
-from towline_sim.github.entities import CheckRun
-from towline_sim.github.entities import CheckSuite
-from towline_sim.github.entities import CombinedStatus
-from towline_sim.github.entities import Comment
-from towline_sim.github.entities import CommitFacts
-from towline_sim.github.entities import Comparison
-from towline_sim.github.entities import FileChange
-from towline_sim.github.entities import Job
-from towline_sim.github.entities import Label
-from towline_sim.github.entities import Protection
-from towline_sim.github.entities import Pull
-from towline_sim.github.entities import Reaction
-from towline_sim.github.entities import Repo
-from towline_sim.github.entities import Review
-from towline_sim.github.entities import Role
-from towline_sim.github.entities import Status
-from towline_sim.github.entities import User
-from towline_sim.github.entities import WorkflowRun
-from towline_sim.github.world import World
-from typing import Any
-from typing import Final
-from urllib.parse import quote
 import base64
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
 
+from towline_sim.github.entities import (
+    App,
+    CheckRun,
+    CheckSuite,
+    CombinedStatus,
+    Comment,
+    CommitFacts,
+    Comparison,
+    FileChange,
+    Job,
+    Label,
+    Protection,
+    Pull,
+    Reaction,
+    Repo,
+    Review,
+    Role,
+    Status,
+    User,
+    WorkflowRun,
+)
+from towline_sim.github.world import World
 
 # -------------------------------------------------------- rest_shapes_base
 # How people, repositories, labels and commits look in the REST API.
@@ -680,6 +678,7 @@ class PullShapes(BaseShapes):
 # ------------------------------------------------------ rest_shapes_checks
 # How check runs, suites, statuses and workflow runs look in the REST API.
 
+
 class CheckShapes(PullShapes):
     def app(self, app: App) -> dict[str, Any]:
         rights = {"checks": "write", "contents": "write", "metadata": "read", "issues": "write"}
@@ -850,6 +849,7 @@ def _previous(url: str, attempt: int) -> str | None:
 
 
 # ------------------------------------------------------------- rest_shapes
+
 
 class Shapes(CheckShapes, GitShapes):
     """One for each answer: what it has shown once, it keeps."""

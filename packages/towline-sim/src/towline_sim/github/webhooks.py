@@ -7,54 +7,44 @@ the log as one that nobody answered. Nothing is repeated unless somebody asks fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import UTC
-from datetime import datetime
-from email.utils import format_datetime
-from heapq import heappop
-from heapq import heappush
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Receive
-from starlette.types import Scope
-from starlette.types import Send
-from towline_once.ports import Clock
-from towline_sim.github.entities import CheckRun
-from towline_sim.github.entities import CheckSuite
-from towline_sim.github.entities import CommitFacts
-from towline_sim.github.entities import Emitted
-from towline_sim.github.entities import Hook
-from towline_sim.github.entities import Pull
-from towline_sim.github.entities import Review
-from towline_sim.github.entities import Status
-from towline_sim.github.entities import WorkflowRun
-from towline_sim.github.fault_dice import HookFaults
-from towline_sim.github.shapes import Shapes
-from towline_sim.github.shapes import when
-from towline_sim.github.world import World
-from typing import Any
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from typing import TypeAlias
-from urllib.parse import urlencode
 import asyncio
 import base64
 import contextlib
 import hashlib
 import hmac
-import httpx2
-import orjson
 import random
 import time
 import uuid
 import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from heapq import heappop, heappush
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlencode
 
+import httpx2
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from towline_once.ports import Clock
+from towline_sim.github.entities import (
+    CheckRun,
+    CheckSuite,
+    CommitFacts,
+    Emitted,
+    Hook,
+    Pull,
+    Review,
+    Status,
+    WorkflowRun,
+)
+from towline_sim.github.fault_dice import HookFaults
+from towline_sim.github.shapes import Shapes, when
+from towline_sim.github.world import World
 
 # ---------------------------------------------------------------- hook_log
 # A simulated GitHub, as far as webhooks go: it sends them, loses some, and keeps a log of all.

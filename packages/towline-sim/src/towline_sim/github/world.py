@@ -7,59 +7,52 @@ everywhere, and `by` is the login of who acts. What the forge refuses is a `Worl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
-from dataclasses import replace
-from heapq import heappop
-from heapq import heappush
-from towline_sim.github.entities import App
-from towline_sim.github.entities import CheckRun
-from towline_sim.github.entities import CheckSuite
-from towline_sim.github.entities import CombinedStatus
-from towline_sim.github.entities import Comment
-from towline_sim.github.entities import CommitFacts
-from towline_sim.github.entities import Comparison
-from towline_sim.github.entities import Emitted
-from towline_sim.github.entities import FileChange
-from towline_sim.github.entities import Hook
-from towline_sim.github.entities import Job
-from towline_sim.github.entities import Label
-from towline_sim.github.entities import Mergeability
-from towline_sim.github.entities import PASSING
-from towline_sim.github.entities import Protection
-from towline_sim.github.entities import Pull
-from towline_sim.github.entities import ROLES
-from towline_sim.github.entities import Reaction
-from towline_sim.github.entities import ReactionContent
-from towline_sim.github.entities import RefChange
-from towline_sim.github.entities import Repo
-from towline_sim.github.entities import RepoOptions
-from towline_sim.github.entities import Review
-from towline_sim.github.entities import ReviewEvent
-from towline_sim.github.entities import ReviewVerdict
-from towline_sim.github.entities import Role
-from towline_sim.github.entities import RunConclusion
-from towline_sim.github.entities import RunStatus
-from towline_sim.github.entities import Status
-from towline_sim.github.entities import StatusState
-from towline_sim.github.entities import User
-from towline_sim.github.entities import WorkflowRun
-from towline_sim.github.entities import WorldRefusal
-from towline_sim.github.git_objects import ObjectStore
-from towline_sim.github.merging import merge_commits
-from towline_sim.github.merging import tree_changes
-from typing import Any
-from typing import Final
-from typing import Literal
-from urllib.parse import urlsplit
 import hashlib
 import random
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
+from towline_sim.github.entities import (
+    PASSING,
+    ROLES,
+    App,
+    CheckRun,
+    CheckSuite,
+    CombinedStatus,
+    Comment,
+    CommitFacts,
+    Comparison,
+    Emitted,
+    FileChange,
+    Hook,
+    Job,
+    Label,
+    Mergeability,
+    Protection,
+    Pull,
+    Reaction,
+    ReactionContent,
+    RefChange,
+    Repo,
+    RepoOptions,
+    Review,
+    ReviewEvent,
+    ReviewVerdict,
+    Role,
+    RunConclusion,
+    RunStatus,
+    Status,
+    StatusState,
+    User,
+    WorkflowRun,
+    WorldRefusal,
+)
+from towline_sim.github.git_objects import ObjectStore
+from towline_sim.github.merging import merge_commits, tree_changes
 
 # -------------------------------------------------------------- world_base
 # What the world is made of, its agenda, and the outbox of what it tells.
@@ -277,6 +270,7 @@ class WorldBase:
 
 # ------------------------------------------------------------- world_repos
 # Repositories: who may do what there, their labels, rules and hooks.
+
 
 class WorldRepos(WorldBase):
     def create_repo(
@@ -1460,6 +1454,7 @@ class WorldPulls(WorldWorkflows):
 # ----------------------------------------------------------- world_merging
 # Whether a pull request may be merged, merging it, and bringing its branch up to date.
 
+
 class WorldMerging(WorldPulls):
     def mergeability(self, pull: Pull) -> Mergeability:
         """What the forge says of it, given what it knows by now."""
@@ -1797,6 +1792,7 @@ def _unprocessable(told: str) -> WorldRefusal:
 
 
 # ------------------------------------------------------------------- world
+
 
 class World(WorldMerging, WorldTalk):
     """All of it; each part is in the file of its noun."""

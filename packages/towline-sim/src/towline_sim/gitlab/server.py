@@ -5,38 +5,35 @@ Serve it without the server's own Date header (uvicorn's `date_header=False`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC
-from datetime import datetime
-from email.utils import format_datetime
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.responses import Response
-from starlette.types import Receive
-from starlette.types import Scope
-from starlette.types import Send
-from towline_sim.gitlab import world as shapes
-from towline_sim.gitlab.world import Answered
-from towline_sim.gitlab.world import COMMIT
-from towline_sim.gitlab.world import Call
-from towline_sim.gitlab.world import GitLabWorld
-from towline_sim.gitlab.world import PIPELINE
-from towline_sim.gitlab.world import PROJECT
-from towline_sim.gitlab.world import REQUEST
-from towline_sim.gitlab.world import ROUTES
-from towline_sim.gitlab.world import SimNote
-from towline_sim.gitlab.world import answer
-from towline_sim.gitlab.world import missing
-from towline_sim.gitlab.world import problem
-from towline_sim.gitlab.world import refuse
-from towline_sim.gitlab.world import route
-from typing import Final
-from typing import Literal
-from typing import NamedTuple
-from urllib.parse import unquote
 import hashlib
-import orjson
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import Final, Literal, NamedTuple
+from urllib.parse import unquote
 
+import orjson
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from towline_sim.gitlab import world as shapes
+from towline_sim.gitlab.world import (
+    COMMIT,
+    PIPELINE,
+    PROJECT,
+    REQUEST,
+    ROUTES,
+    Answered,
+    Call,
+    GitLabWorld,
+    SimNote,
+    answer,
+    missing,
+    problem,
+    refuse,
+    route,
+)
 
 # ----------------------------------------------------------- gitlab_routes
 # What the simulated GitLab does when it is asked about merge requests and pipelines.

@@ -6,21 +6,18 @@ mergeability and rebases, takes its time here as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import field
-from datetime import UTC
-from datetime import datetime
-from itertools import count
-from starlette.responses import Response
-from towline_once.ports import Clock
-from typing import Any
-from typing import Final
 import hashlib
-import orjson
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Final
 
+import orjson
+from starlette.responses import Response
+
+from towline_once.ports import Clock
 
 _ACTIVE: Final = frozenset({"created", "pending", "running"})
 
@@ -380,6 +377,7 @@ COMMIT: Final = f"{PROJECT}/repository/commits/{{sha}}"
 
 # ----------------------------------------------------------- gitlab_shapes
 # The simulated GitLab's things as its REST API shows them.
+
 
 def moment(at_us: int | None) -> str | None:
     if at_us is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from towline_sim.proof.loop import (Node, current)
 from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import Node, current
 
 
 class _Body:

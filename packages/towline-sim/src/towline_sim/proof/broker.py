@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from towline.jobs.celery_worker import CeleryWorker
+from towline.jobs.model import Bell, JobStore
 from towline.jobs.runner import Crew
 from towline_once.ports import Clock
-from towline.jobs.model import (Bell, JobStore)
-from towline_sim.proof.loop import (Node, on_node)
-from towline_sim.proof.harness import Stage
 from towline_sim.proof.fault_schedule import MESSAGES
+from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import Node, on_node
 
 _FLIGHT_SECONDS = 0.001
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from towline_sim.proof.mutations import (Mutation, without)
-from towline_sim.proof.run_seed import (SCENES, play)
+from towline_sim.proof.mutations import Mutation, without
+from towline_sim.proof.run_seed import SCENES, play
 
 
 class Caught(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from towline_sim.proof.loop import (Node, SimLoop, on_node)
-from towline_sim.proof.fault_schedule import (MESSAGES, Weather)
 from towline_once.db.notify import LocalMailbox
+from towline_sim.proof.fault_schedule import MESSAGES, Weather
+from towline_sim.proof.loop import Node, SimLoop, on_node
 
 _FLIGHT_SECONDS = 0.0002
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from towline_once.errors import (Transient, Unavailable)
-from towline_sim.proof.harness import (TIMEOUT_SECONDS, Actor)
-from towline_sim.proof.store import SimDatabase
-from towline_sim.proof.fault_schedule import (Fault, Kind)
 from towline_once.db.sqlite import Run
+from towline_once.errors import Transient, Unavailable
+from towline_sim.proof.fault_schedule import Fault, Kind
+from towline_sim.proof.harness import TIMEOUT_SECONDS, Actor
+from towline_sim.proof.store import SimDatabase
 
 T = TypeVar("T")
 _BROKEN: Final[Mapping[Kind, int]] = {"twice": 1, "slow": 1}

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from towline_once.backends import Backend
 from towline_once.coordination import memory
 from towline_once.idempotency.memory import MemoryRecords
 from towline_once.ports import Clock
@@ -17,7 +18,6 @@ from towline_sim.proof.loop import SimLoop
 from towline_sim.proof.mailbox import SimMailbox
 from towline_sim.proof.store import SimClock
 from towline_sim.proof.wire import Wire
-from towline_once.backends import Backend
 
 T = TypeVar("T")
 _PARTS = ("records", "leases", "slots", "seen", "rates", "documents")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from towline_once.coordination import memory
+from towline_sim.proof.harness import Stage
 from towline_sim.proof.loop import Stuck
 from towline_sim.proof.scenarios.door import DoorScene
 from towline_sim.proof.scenarios.fix import FixScene
@@ -22,7 +23,6 @@ from towline_sim.proof.scenarios.locks import LocksScene
 from towline_sim.proof.scenarios.mesh import MeshScene
 from towline_sim.proof.scenarios.polls import PollsScene
 from towline_sim.proof.scenarios.tow import TowScene
-from towline_sim.proof.harness import Stage
 
 
 class Scene(Protocol):

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
+from towline_once.db.migrate import TOWLINE
+from towline_once.db.sqlite import Run, run_statement
+from towline_once.db.sqlite_driver import sqlite3
+from towline_once.db.statement import Row, Script, Statement, Step, play
 from towline_once.errors import Rejected
 from towline_once.ports import Clock
 from towline_sim.proof.loop import SimLoop
 from towline_sim.proof.mailbox import SimMailbox
 from towline_sim.proof.wire import Wire
-from towline_once.db.migrate import TOWLINE
-from towline_once.db.statement import (Row, Script, Statement, Step, play)
-from towline_once.db.sqlite_driver import sqlite3
-from towline_once.db.sqlite import (Run, run_statement)
 
 START_US = 1_700_000_000_000_000
 T = TypeVar("T")

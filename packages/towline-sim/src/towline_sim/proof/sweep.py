@@ -10,11 +10,11 @@ from functools import partial
 from multiprocessing.pool import Pool
 from typing import Final, NamedTuple
 
-from towline_sim.proof.gate import (Caught, try_without)
+from towline.config import same_hashes_in_children
+from towline_sim.proof.gate import Caught, try_without
 from towline_sim.proof.mutations import all_mutations
 from towline_sim.proof.planted_bugs import all_planted
-from towline_sim.proof.run_seed import (Played, play)
-from towline.config import same_hashes_in_children
+from towline_sim.proof.run_seed import Played, play
 
 _CHUNK: Final = 25
 _TASKS_PER_CHILD: Final = 80

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from towline_once.errors import Unavailable
-from towline_sim.proof.loop import (WORLD, Node, SimLoop, never, on_node)
-from towline_sim.proof.fault_schedule import (Fault, Weather)
+from towline_sim.proof.fault_schedule import Fault, Weather
+from towline_sim.proof.loop import WORLD, Node, SimLoop, never, on_node
 
 T = TypeVar("T")
 _FASTEST, _SPREAD = 0.0002, 0.004

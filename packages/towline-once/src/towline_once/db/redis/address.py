@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from towline_once.errors import (MissingExtra, Rejected)
+from towline_once.errors import MissingExtra, Rejected
 
 try:
     from redis.asyncio import connection as redis_py

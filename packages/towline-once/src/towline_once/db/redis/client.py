@@ -12,36 +12,32 @@ n than was seen before means that the server lost data: it is logged, and told t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from collections.abc import Awaitable
-from collections.abc import Callable
-from contextlib import asynccontextmanager
-from towline_once.db.notify import LocalMailbox
-from towline_once.db.redis.address import parse_url
-from towline_once.db.redis.multiplexer import Lost
-from towline_once.db.redis.multiplexer import Multiplexer
-from towline_once.db.redis.multiplexer import NoScript
-from towline_once.db.redis.multiplexer import NotAuthenticated
-from towline_once.db.redis.multiplexer import ReadOnly
-from towline_once.db.redis.multiplexer import Reply
-from towline_once.db.redis.multiplexer import error_of_connecting
-from towline_once.db.redis.multiplexer import pack
-from towline_once.db.redis.multiplexer import shown
-from towline_once.errors import Rejected
-from towline_once.errors import TowlineError
-from towline_once.errors import Transient
-from towline_once.errors import Unavailable
-from towline_once.loop_guard import LoopGuard
-from towline_once.metrics import STORE_LOSS
-from towline_once.ports import Clock
-from typing import Any
-from typing import Protocol
-from typing import TYPE_CHECKING
 import asyncio
 import hashlib
 import itertools
 import logging
 import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from towline_once.db.notify import LocalMailbox
+from towline_once.db.redis.address import parse_url
+from towline_once.db.redis.multiplexer import (
+    Lost,
+    Multiplexer,
+    NoScript,
+    NotAuthenticated,
+    ReadOnly,
+    Reply,
+    error_of_connecting,
+    pack,
+    shown,
+)
+from towline_once.errors import Rejected, TowlineError, Transient, Unavailable
+from towline_once.loop_guard import LoopGuard
+from towline_once.metrics import STORE_LOSS
+from towline_once.ports import Clock
 
 if TYPE_CHECKING:
     from towline_once.db.redis.entra import EntraCredentials

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from towline_once.errors import (MissingExtra, Rejected, Unavailable)
-from towline_once.ports import Clock
 from towline_once.clock import SystemClock
+from towline_once.errors import MissingExtra, Rejected, Unavailable
+from towline_once.ports import Clock
 
 _MISSING = "Redis with Entra ID credentials needs an extra: pip install 'towline[entra]'"
 

@@ -20,7 +20,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from towline_once.errors import (MissingExtra, Rejected, StoreFull, TowlineError, Transient, Unavailable)
+from towline_once.errors import (
+    MissingExtra,
+    Rejected,
+    StoreFull,
+    TowlineError,
+    Transient,
+    Unavailable,
+)
 
 try:
     from hiredis import PushNotification, pack_command

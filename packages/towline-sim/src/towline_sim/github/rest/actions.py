@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
 from towline_sim.github.problems import invalid
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 
 _REPO: Final = "/repos/{owner}/{repo}"
 _RUN: Final = f"{_REPO}/actions/runs/{{run_id}}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
 from towline_sim.github.problems import not_found
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 from towline_sim.github.shapes import when
 
 _RIGHTS: Final = {

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
-from towline_sim.github.entities import (Repo, Role)
-from towline_sim.github.auth import (Caller, Doorkeeper)
+from towline_sim.github.auth import Caller, Doorkeeper
+from towline_sim.github.entities import Repo, Role
 from towline_sim.github.limits import Meter
-from towline_sim.github.problems import (invalid, not_found)
+from towline_sim.github.problems import invalid, not_found
 from towline_sim.github.shapes import Shapes
 from towline_sim.github.webhooks import Webhooks
 from towline_sim.github.world import World

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, get_args
 
-from towline_sim.github.entities import (CheckRun, CheckSuite, RunConclusion, RunStatus, StatusState)
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
-from towline_sim.github.problems import (Problem, invalid)
+from towline_sim.github.entities import CheckRun, CheckSuite, RunConclusion, RunStatus, StatusState
+from towline_sim.github.problems import Problem, invalid
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 
 _REPO: Final = "/repos/{owner}/{repo}"
 _RUN: Final = f"{_REPO}/check-runs/{{run_id}}"

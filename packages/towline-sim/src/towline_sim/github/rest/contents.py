@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from towline_sim.github.git_objects import Files
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
+from towline_sim.github.problems import Problem, not_found
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 from towline_sim.github.rest.git import decoded
-from towline_sim.github.problems import (Problem, not_found)
 
 _REPO: Final = "/repos/{owner}/{repo}"
 _CONTENTS: Final = f"{_REPO}/contents/{{path*}}"

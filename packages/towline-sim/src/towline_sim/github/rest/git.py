@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from towline_sim.github.git_objects import ObjectKind
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
-from towline_sim.github.problems import (Problem, invalid, not_found)
+from towline_sim.github.problems import Problem, invalid, not_found
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 
 _GIT: Final = "/repos/{owner}/{repo}/git"
 

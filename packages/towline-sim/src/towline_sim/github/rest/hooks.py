@@ -7,11 +7,10 @@ from typing import Any, Final
 import orjson
 
 from towline_sim.github.entities import Hook
-from towline_sim.github.webhooks import ping_of
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed, with_query)
-from towline_sim.github.problems import (Problem, invalid, not_found)
+from towline_sim.github.problems import Problem, invalid, not_found
+from towline_sim.github.rest.calls import Answer, Call, Route, listed, with_query
 from towline_sim.github.shapes import when
-from towline_sim.github.webhooks import (Delivery, Target, target_of)
+from towline_sim.github.webhooks import Delivery, Target, ping_of, target_of
 
 _HOOKS: Final = "/repos/{owner}/{repo}/hooks"
 _HOOK: Final = f"{_HOOKS}/{{hook_id}}"

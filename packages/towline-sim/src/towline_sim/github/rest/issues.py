@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, cast, get_args
 
-from towline_sim.github.entities import (Comment, ReactionContent)
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
-from towline_sim.github.problems import (Problem, invalid)
+from towline_sim.github.entities import Comment, ReactionContent
+from towline_sim.github.problems import Problem, invalid
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 
 _REPO: Final = "/repos/{owner}/{repo}"
 _ISSUE: Final = f"{_REPO}/issues/{{number}}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias, cast
 
-from towline_sim.github.entities import (Pull, ReviewEvent, User)
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
-from towline_sim.github.problems import (Problem, invalid, not_found)
+from towline_sim.github.entities import Pull, ReviewEvent, User
+from towline_sim.github.problems import Problem, invalid, not_found
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 
 _PULLS: Final = "/repos/{owner}/{repo}/pulls"
 _ONE: Final = f"{_PULLS}/{{number}}"

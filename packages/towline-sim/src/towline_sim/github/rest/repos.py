@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from towline_sim.github.rest.calls import (Answer, Call, Route, listed)
+from towline_sim.github.rest.calls import Answer, Call, Route, listed
 
 _REPO: Final = "/repos/{owner}/{repo}"
 

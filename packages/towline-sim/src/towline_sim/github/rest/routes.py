@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from towline_sim.github.rest import (actions, apps, checks, contents, git, hooks, issues, pulls, repos)
+from towline_sim.github.rest import (
+    actions,
+    apps,
+    checks,
+    contents,
+    git,
+    hooks,
+    issues,
+    pulls,
+    repos,
+)
 from towline_sim.github.rest.calls import Routes
 
 ROUTES: Final = Routes(

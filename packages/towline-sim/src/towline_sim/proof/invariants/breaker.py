@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from towline_once.coordination.circuit_breaker import (BreakerService, Permit)
-from towline_once.coordination.circuit_breaker import Limits
+from towline_once.coordination.circuit_breaker import BreakerService, Limits, Permit
 from towline_sim.proof.harness import Stage
 
 _SWAPS: Final = frozenset({"create document", "replace document"})

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from towline_once.ports import SlotStore
-from towline_sim.proof.loop import (WORLD, Node, current)
 from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import WORLD, Node, current
 
 
 class _Lease(NamedTuple):

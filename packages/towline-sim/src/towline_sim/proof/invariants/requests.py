@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from towline_once.canonical_json import canonical
 from towline.submit.rules import Keep
+from towline_once.canonical_json import canonical
 from towline_sim.proof.harness import Stage
 
 _COUNTED_SECONDS: Final = 2.0

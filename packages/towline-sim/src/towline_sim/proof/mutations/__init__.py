@@ -74,7 +74,7 @@ def without(mutation: Mutation | None) -> Iterator[None]:
 
 
 def all_mutations() -> dict[str, Mutation]:
-    from towline_sim.proof.mutations import (fix, jobs, keys, locks, mesh, polls, tow)
+    from towline_sim.proof.mutations import fix, jobs, keys, locks, mesh, polls, tow
 
     listed = [
         *keys.MUTATIONS,

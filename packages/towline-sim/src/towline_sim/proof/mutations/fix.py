@@ -6,23 +6,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from towline_once.coordination.lease import Lease
-from towline.fix.model import (Beside, Errand, RunRecord)
-from towline_once.errors import Transient
-from towline.fix import plan
-from towline.fix import publish
-from towline.jobs import runner
+from towline.fix import plan, publish
+from towline.fix import store as q
+from towline.fix.attempt import Attempt, StageEnd
+from towline.fix.model import Beside, Errand, RunRecord
 from towline.fix.pipeline import FixHandler
-from towline.fix.attempt import (Attempt, StageEnd)
-from towline.fix.publish import (Looked, Publishing)
+from towline.fix.publish import Looked, Publishing
+from towline.fix.store import RunStore, SqlRuns
 from towline.forges.github import publish as github_publish
 from towline.git.repository import GitRepositories
-from towline.git.worktree import Worktree
-from towline.fix.store import RunStore
 from towline.git.workspace import Workspace
-from towline_sim.proof.mutations import (Mutation, instead, sql)
-from towline.fix import store as q
-from towline.fix.store import SqlRuns
+from towline.git.worktree import Worktree
+from towline.jobs import runner
+from towline_once.coordination.lease import Lease
+from towline_once.errors import Transient
+from towline_sim.proof.mutations import Mutation, instead, sql
 
 _OURS = "AND towline_runs.token = b.token"
 _LIVE = "towline_runs.state IN ('waiting', 'running')"

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from towline_once.coordination.rate_limit import Rates
-from towline_once.errors import Transient
-from towline.jobs import runner
-from towline.upkeep.reaper import Reaper
-from towline.inbox.model import (Arrival, Taken)
-from towline_sim.proof.mutations import (Mutation, instead, sql)
-from towline.inbox import (store as inbox, start_queue)
-from towline_once.coordination import sql as rate_statements
-from towline.jobs import store as q
+from towline.inbox import start_queue
+from towline.inbox import store as inbox
+from towline.inbox.model import Arrival, Taken
 from towline.inbox.store import SqlInbox
+from towline.jobs import runner
+from towline.jobs import store as q
 from towline.jobs.store import SqlJobs
+from towline.upkeep.reaper import Reaper
+from towline_once.coordination import sql as rate_statements
+from towline_once.coordination.rate_limit import Rates
 from towline_once.db.statement import Script
+from towline_once.errors import Transient
+from towline_sim.proof.mutations import Mutation, instead, sql
 
 _QUEUED = "AND towline_jobs.state || '' = 'queued'"
 _SAME_HOLDER = "AND towline_jobs.token = b.token"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from towline_once.coordination.lease import Lease
-from towline_once.idempotency import state as claims
 from towline_once.idempotency import sql as records
-from towline_sim.proof.mutations import (Mutation, instead, sql)
+from towline_once.idempotency import state as claims
+from towline_sim.proof.mutations import Mutation, instead, sql
 
 _SAME_HOLDER = "AND towline_records.token = b.token"
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from towline_once.coordination import locks
-from towline_once.coordination import sql as q
 from towline_once.background import Background
+from towline_once.coordination import circuit_breaker, locks
+from towline_once.coordination import sql as q
+from towline_once.coordination import sql as rate_statements
 from towline_once.coordination.lease import Lease
 from towline_once.coordination.sql import SqlLeases
-from towline_once.coordination import circuit_breaker
 from towline_sim.proof import store
-from towline_sim.proof.mutations import (Mutation, instead, sql)
-from towline_once.coordination import sql as rate_statements
+from towline_sim.proof.mutations import Mutation, instead, sql
 
 _OR_OWN = "OR towline_leases.holder = excluded.holder"
 _OWN_SLOT = "(name, holder, token) IN (\n      SELECT b.name, b.holder, b.token FROM b)"

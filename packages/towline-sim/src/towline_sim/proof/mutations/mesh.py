@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from towline.submit import (rules as remote_work, rules as submission)
-from towline.jobs.model import (Backoff, Verdict, after_failure)
-from towline.submit.rules import (Decision, Keep, Standing, decide)
-from towline_once.errors import Transient
-from towline.submit import (service as submit, service as submit_limits)
-from towline.submit.service import (Submit, UnknownJob)
-from towline.submit.service import (MeshLoad, RequestRoom)
-from towline.submit.store import (Attempt, Proposal, Submitted)
-from towline_sim.proof.mutations import (Mutation, instead, sql)
 from towline.jobs import store as job_statements
-from towline.submit import store as requests
-from towline.submit import store as q
+from towline.jobs.model import Backoff, Verdict, after_failure
 from towline.jobs.store import SqlJobs
-from towline.submit.store import SqlRequests
+from towline.submit import rules as remote_work
+from towline.submit import rules as submission
+from towline.submit import service as submit
+from towline.submit import service as submit_limits
+from towline.submit import store as q
+from towline.submit import store as requests
+from towline.submit.rules import Decision, Keep, Standing, decide
+from towline.submit.service import MeshLoad, RequestRoom, Submit, UnknownJob
+from towline.submit.store import Attempt, Proposal, SqlRequests, Submitted
+from towline_once.errors import Transient
+from towline_sim.proof.mutations import Mutation, instead, sql
 
 _fly = SqlRequests._fly
 

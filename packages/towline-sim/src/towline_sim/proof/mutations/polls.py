@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from towline_once.coordination import sql as sql_statements
-from towline.forges import (delivery_log, polling as watermarks)
-from towline.forges.delivery_log import (Limits, Sent)
-from towline.forges.polling import Mark
-from towline.inbox import poll
-from towline.inbox.poll import (PollReport, _Reading)
-from towline.inbox.poll_dedup import FirstTold
-from towline.inbox.lost_deliveries import (HookReport, Recovery)
-from towline.forges.delivery_log import ForgeUnreadable
-from towline.forges.polling import (Polled, Thing)
-from towline_sim.proof.mutations import (Mutation, instead, sql)
-from towline_sim.proof.scenarios.polls_forge import SimPolled
-from towline.inbox import lost_deliveries
+from towline.forges import delivery_log
+from towline.forges import polling as watermarks
+from towline.forges.delivery_log import ForgeUnreadable, Limits, Sent
+from towline.forges.polling import Mark, Polled, Thing
+from towline.inbox import lost_deliveries, poll
 from towline.inbox import poll_dedup as owners
+from towline.inbox.lost_deliveries import HookReport, Recovery
+from towline.inbox.poll import PollReport, _Reading
+from towline.inbox.poll_dedup import FirstTold
+from towline_once.coordination import sql as sql_statements
+from towline_sim.proof.mutations import Mutation, instead, sql
+from towline_sim.proof.scenarios.polls_forge import SimPolled
 
 _run = _Reading.run
 _advanced = delivery_log.advanced

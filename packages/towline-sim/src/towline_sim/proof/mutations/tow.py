@@ -6,27 +6,27 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final
 
-from towline.pulls import (budgets, drift, transitions, lifecycle)
-from towline.reconciler import (rules as classify, decision)
-from towline.pulls.budgets import after_move
-from towline.reconciler.rules import STRATEGY_OF
-from towline.pulls.lifecycle import (RESULT_OF, TERMINAL, Move)
-from towline.pulls.parking import head_of
-from towline.forges.snapshot import PullRef
 from towline.commands import service as bridge
-from towline.remediation import (service as remediate, record_changes)
-from towline.pulls import tracker
-from towline.remediation.breakers import (Breakers, Leave)
-from towline.reconciler.sweep import (Handled, Handling)
-from towline.remediation.service import Remediator
-from towline.remediation.record_changes import (Order, Remedied)
-from towline.pulls.tracker import Tracker
-from towline.pulls.parking_store import Parked
-from towline.pulls.store import (Change, Changed)
-from towline.pulls.model import (Intent, PullRecord)
-from towline_sim.proof.mutations import (Mutation, instead, sql)
+from towline.forges.snapshot import PullRef
+from towline.pulls import budgets, drift, lifecycle, tracker, transitions
 from towline.pulls import sql as q
-from towline.pulls.store import SqlPulls
+from towline.pulls.budgets import after_move
+from towline.pulls.lifecycle import RESULT_OF, TERMINAL, Move
+from towline.pulls.model import Intent, PullRecord
+from towline.pulls.parking import head_of
+from towline.pulls.parking_store import Parked
+from towline.pulls.store import Change, Changed, SqlPulls
+from towline.pulls.tracker import Tracker
+from towline.reconciler import decision
+from towline.reconciler import rules as classify
+from towline.reconciler.rules import STRATEGY_OF
+from towline.reconciler.sweep import Handled, Handling
+from towline.remediation import record_changes
+from towline.remediation import service as remediate
+from towline.remediation.breakers import Breakers, Leave
+from towline.remediation.record_changes import Order, Remedied
+from towline.remediation.service import Remediator
+from towline_sim.proof.mutations import Mutation, instead, sql
 
 _begun = record_changes.begun
 _hoped = record_changes.hoped

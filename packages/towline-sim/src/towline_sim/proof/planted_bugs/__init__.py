@@ -11,27 +11,26 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from towline_once.coordination import circuit_breaker as breaker_service
-from towline_once.coordination import rate_limit
-from towline_once.coordination import sql as q
-from towline_once.coordination.circuit_breaker import BreakerService
-from towline_once.coordination.lease import Lease
-from towline_once.coordination.locks import (LockService, _Attempt)
-from towline_once.coordination import circuit_breaker
-from towline_once.idempotency import state as claims
-from towline_once.coordination.circuit_breaker import (Circuit, Limits)
-from towline_once.idempotency.state import (Change, Draft, Policy, Record)
-from towline.jobs.model import Verdict
-from towline_once.coordination.rate_limit import (Rate, rate_of)
-from towline_once.errors import Transient
-from towline.jobs import runner
-from towline_once.idempotency import sql as records
-from towline_once.idempotency.service import IdempotencyService
-from towline_once.ports import Grant
-from towline_sim.proof.mutations import (Mutation, Switch, instead, sql)
-from towline.inbox import store as inbox
-from towline.jobs import (store as job_statements, store as jobs)
 from towline.inbox import poll_dedup as owners
+from towline.inbox import store as inbox
+from towline.jobs import runner
+from towline.jobs import store as job_statements
+from towline.jobs import store as jobs
+from towline.jobs.model import Verdict
+from towline_once.coordination import circuit_breaker, rate_limit
+from towline_once.coordination import circuit_breaker as breaker_service
+from towline_once.coordination import sql as q
+from towline_once.coordination.circuit_breaker import BreakerService, Circuit, Limits
+from towline_once.coordination.lease import Lease
+from towline_once.coordination.locks import LockService, _Attempt
+from towline_once.coordination.rate_limit import Rate, rate_of
+from towline_once.errors import Transient
+from towline_once.idempotency import sql as records
+from towline_once.idempotency import state as claims
+from towline_once.idempotency.service import IdempotencyService
+from towline_once.idempotency.state import Change, Draft, Policy, Record
+from towline_once.ports import Grant
+from towline_sim.proof.mutations import Mutation, Switch, instead, sql
 
 
 class Planted(NamedTuple):
@@ -50,7 +49,7 @@ def plant(
 
 
 def every_planted() -> list[Planted]:
-    from towline_sim.proof.planted_bugs import (polls, tow)
+    from towline_sim.proof.planted_bugs import polls, tow
 
     return [*PLANTED, *tow.PLANTED, *polls.PLANTED]
 

@@ -7,29 +7,27 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
-from towline.inbox import cron
-from towline.forges import (delivery_log, polling as watermarks)
-from towline.submit import rules as submission
-from towline.forges.delivery_log import (Limits, Sent)
-from towline.jobs.model import (Backoff, Verdict, after_failure)
-from towline.submit.rules import (Keep, Standing)
-from towline.forges.polling import Mark
-from towline_once.errors import Transient
-from towline.inbox import (poll_dedup, poll, lost_deliveries)
-from towline.submit import service as submit
-from towline.inbox.poll import _Reading
-from towline.inbox.schedules import (Schedules, _us)
-from towline_once.ports import Note
-from towline.forges.polling import Thing
-from towline.inbox.schedules import Scheduled
-from towline_sim.proof.mutations import (instead, sql)
-from towline_sim.proof.planted_bugs import plant
+from towline.fix import store as run_statements
+from towline.forges import delivery_log
+from towline.forges import polling as watermarks
 from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import Limits, Sent
+from towline.forges.polling import Mark, Thing
+from towline.inbox import cron, lost_deliveries, poll, poll_dedup
+from towline.inbox.poll import _Reading
+from towline.inbox.schedules import Scheduled, Schedules, _us
 from towline.integrations import scheduler
 from towline.jobs import store as job_statements
-from towline.submit import store as request_statements
-from towline.fix import store as run_statements
+from towline.jobs.model import Backoff, Verdict, after_failure
 from towline.jobs.store import SqlJobs
+from towline.submit import rules as submission
+from towline.submit import service as submit
+from towline.submit import store as request_statements
+from towline.submit.rules import Keep, Standing
+from towline_once.errors import Transient
+from towline_once.ports import Note
+from towline_sim.proof.mutations import instead, sql
+from towline_sim.proof.planted_bugs import plant
 
 
 async def _marked_at_the_end(self: _Reading, mark: Mark, version: int) -> None:

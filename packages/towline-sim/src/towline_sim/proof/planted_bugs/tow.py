@@ -6,33 +6,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from towline.pulls import (budgets, drift, apply_event, transitions, lifecycle)
-from towline.reconciler import (rules as classify, decision)
-from towline.pulls.budgets import (Counts, Strategy, none_used)
-from towline.remediation.escalation_text import escalation
-from towline.pulls.facts import Facts
+from towline.forges.snapshot import PullRef, Snapshot
 from towline.jobs.ids import mark_of
-from towline.pulls.lifecycle import (TERMINAL, Happening, Move, State)
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.remediation.strategies import REMEDIES
+from towline.jobs.model import Claimed, NewJob
+from towline.pulls import apply_event, budgets, drift, lifecycle, transitions
+from towline.pulls.budgets import Counts, Strategy, none_used
+from towline.pulls.facts import Facts
+from towline.pulls.lifecycle import TERMINAL, Happening, Move, State
+from towline.pulls.model import Intent, PullEvent, PullRecord
 from towline.pulls.signals import Signals
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline_once.errors import Unavailable
-from towline.remediation import (escalation as escalate, breakers, replacement, record_changes)
-from towline.reconciler import (diagnosis_input, sweep as reconcile_one)
-from towline.remediation.escalation import (Escalations, params_of)
-from towline.remediation.triggers import Poke
+from towline.pulls.store import Change, whole_log
+from towline.reconciler import decision, diagnosis_input
+from towline.reconciler import rules as classify
+from towline.reconciler import sweep as reconcile_one
 from towline.reconciler.sweep import Reconciler
-from towline.remediation.breakers import (GLOBAL, BreakerReport, Breakers, Leave, breaker_of_check, breaker_of_repo)
-from towline.pulls.store import whole_log
-from towline.remediation.service import Remediator
+from towline.remediation import breakers, record_changes, replacement
+from towline.remediation import escalation as escalate
+from towline.remediation.breakers import (
+    GLOBAL,
+    BreakerReport,
+    Breakers,
+    Leave,
+    breaker_of_check,
+    breaker_of_repo,
+)
+from towline.remediation.escalation import Escalations, params_of
+from towline.remediation.escalation_text import escalation
+from towline.remediation.record_changes import Ending, Order, Remedied
 from towline.remediation.replacement import Closer
-from towline.remediation.record_changes import (Ending, Order, Remedied)
-from towline.jobs.model import (Claimed, NewJob)
-from towline.pulls.store import Change
-from towline.pulls.model import Intent
+from towline.remediation.service import Remediator
+from towline.remediation.strategies import REMEDIES
+from towline.remediation.triggers import Poke
+from towline_once.errors import Unavailable
 from towline_sim.proof.mutations import instead
-from towline_sim.proof.planted_bugs import (Planted, plant)
+from towline_sim.proof.planted_bugs import Planted, plant
 
 
 def _tow(area: str, name: str, meant: str, *switches: Any) -> Planted:

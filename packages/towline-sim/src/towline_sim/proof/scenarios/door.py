@@ -9,29 +9,27 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from towline_once.coordination.locks import LockService
-from towline_once.coordination.sql import SqlLeases
-from towline.jobs.model import Backoff
-from towline_once.coordination.rate_limit import (Rates, Start, rate_of)
-from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
-from towline_once.errors import (Definitive, TowlineError, Transient)
-from towline.inbox.ingest import (DELIVERY, Ingest)
-from towline.upkeep.reaper import Reaper
-from towline.inbox.schedules import Schedules
-from towline.upkeep.periodic import (Chore, Upkeep)
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.jobs.model import (Bell, Claimed)
-from towline_sim.proof.bodies import Bodies
-from towline_sim.proof.broker import (SimBell, SimBroker, SimCeleryWorker)
-from towline_sim.proof.reconnect import Reconnecting
-from towline_sim.proof.harness import (Actor, Stage)
-from towline_sim.proof.invariants.tables import (DeliveryWatch, JobWatch, ScheduleWatch)
-from towline_sim.proof.invariants.starts import StartWatch
 from towline.forges.delivery import Delivery
+from towline.inbox.ingest import DELIVERY, Ingest
+from towline.inbox.schedules import Schedules, SqlSchedules
 from towline.inbox.store import SqlInbox
+from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
+from towline.jobs.model import Backoff, Bell, Claimed
+from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import SqlJobs
-from towline.inbox.schedules import SqlSchedules
+from towline.upkeep.periodic import Chore, Upkeep
+from towline.upkeep.reaper import Reaper
+from towline_once.coordination.locks import LockService
+from towline_once.coordination.rate_limit import Rates, Start, rate_of
+from towline_once.coordination.sql import SqlLeases
+from towline_once.errors import Definitive, TowlineError, Transient
 from towline_once.metrics import audit_to_log
+from towline_sim.proof.bodies import Bodies
+from towline_sim.proof.broker import SimBell, SimBroker, SimCeleryWorker
+from towline_sim.proof.harness import Actor, Stage
+from towline_sim.proof.invariants.starts import StartWatch
+from towline_sim.proof.invariants.tables import DeliveryWatch, JobWatch, ScheduleWatch
+from towline_sim.proof.reconnect import Reconnecting
 
 NODES: Final = ("one", "two")
 LEASE_SECONDS: Final = 6.0

@@ -8,33 +8,50 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
+from towline.events import CheckChanged
+from towline.fix.model import (
+    ALREADY_PROPOSED,
+    Beside,
+    FixPolicy,
+    FixRules,
+    RunRecord,
+    RunState,
+    StageRecord,
+)
+from towline.fix.pipeline import FixHandler, FixParts
+from towline.fix.plan import Patcher, Planner
+from towline.fix.publish import Publishing
+from towline.fix.requests import errand_of
+from towline.fix.starter import FIX, FixStarter, run_job
+from towline.fix.store import Intended, SqlRuns
+from towline.forges.delivery_log import ForgeUnavailable
+from towline.forges.github import publish as github_publish
+from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
+from towline.jobs.model import Backoff, NewJob
+from towline.jobs.runner import Crew, WorkRules
+from towline.jobs.store import SqlJobs
+from towline.upkeep.periodic import Chore, Upkeep
+from towline.upkeep.reaper import Reaper
 from towline_once.coordination.lease import Lease
 from towline_once.coordination.locks import LockService
 from towline_once.coordination.sql import SqlLeases
-from towline.events import CheckChanged
-from towline.fix.requests import errand_of
-from towline.fix.model import (ALREADY_PROPOSED, Beside, FixPolicy, FixRules, RunRecord, RunState, StageRecord)
-from towline.jobs.model import Backoff
-from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
-from towline_once.errors import TowlineError
-from towline.fix.pipeline import (FixHandler, FixParts)
-from towline.fix.plan import (Patcher, Planner)
-from towline.fix.starter import (FIX, FixStarter, run_job)
-from towline.fix.publish import Publishing
-from towline.upkeep.reaper import Reaper
-from towline.upkeep.periodic import (Chore, Upkeep)
-from towline.jobs.runner import (Crew, WorkRules)
-from towline.forges.github import publish as github_publish
-from towline.forges.delivery_log import ForgeUnavailable
-from towline.jobs.model import NewJob
-from towline.fix.store import Intended
-from towline_sim.proof.loop import current
-from towline_sim.proof.scenarios.fix_world import (REPO, Examiner, FixWorld, Nowhere, SimAccess, SimCache, SimFixer, SimForge, SimRepositories, git_wire)
-from towline_sim.proof.harness import (Actor, Stage)
-from towline_sim.proof.invariants.runs import RunWatch
-from towline.jobs.store import SqlJobs
-from towline.fix.store import SqlRuns
 from towline_once.db.statement import Database
+from towline_once.errors import TowlineError
+from towline_sim.proof.harness import Actor, Stage
+from towline_sim.proof.invariants.runs import RunWatch
+from towline_sim.proof.loop import current
+from towline_sim.proof.scenarios.fix_world import (
+    REPO,
+    Examiner,
+    FixWorld,
+    Nowhere,
+    SimAccess,
+    SimCache,
+    SimFixer,
+    SimForge,
+    SimRepositories,
+    git_wire,
+)
 
 NODES: Final = ("one", "two")
 MAX_ATTEMPTS: Final = 3

@@ -12,24 +12,24 @@ from typing import Any, Final
 
 import orjson
 
-from towline.events import (CheckChanged, PullRequestChanged)
+from towline.events import CheckChanged, PullRequestChanged
+from towline.fix.attempt import Attempt, StageEnd
+from towline.fix.fixers.base import FixerReport, Plan
 from towline.fix.model import Errand
-from towline.forges.snapshot import (PullRef, Snapshot)
-from towline_once.errors import (NotIsolated, Rejected, Transient)
 from towline.fix.pipeline import _digest
-from towline.fix.attempt import (Attempt, StageEnd)
-from towline.git.command import GitEnd
-from towline.git.repository import (GitOptions, GitRepositories, Locks)
-from towline.git.worktree import Author, Origin, Worktree
-from towline.fix.fixers.base import (FixerReport, Plan)
 from towline.forges.base import GitAccess
-from towline.sandbox.base import (Limits, Ran, Sandbox)
-from towline.git.workspace import (RepositoryUnavailable, Workspace)
+from towline.forges.snapshot import PullRef, Snapshot
+from towline.git.command import GitEnd
+from towline.git.repository import GitOptions, GitRepositories, Locks
+from towline.git.workspace import RepositoryUnavailable, Workspace
+from towline.git.worktree import Author, Origin, Worktree
+from towline.sandbox.base import Limits, Ran, Sandbox
+from towline_once.errors import NotIsolated, Rejected, Transient
 from towline_sim.proof.bodies import Bodies
-from towline_sim.proof.loop import (WORLD, Node, current, never)
+from towline_sim.proof.fault_schedule import WORK
 from towline_sim.proof.harness import Stage
 from towline_sim.proof.invariants.runs import RunWatch
-from towline_sim.proof.fault_schedule import WORK
+from towline_sim.proof.loop import WORLD, Node, current, never
 from towline_sim.proof.wire import Wire
 
 REPO: Final = "octo-org/app"

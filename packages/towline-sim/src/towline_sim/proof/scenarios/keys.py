@@ -9,16 +9,25 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from towline_once import keys
-from towline_once.idempotency.state import (OnCrash, Policy)
-from towline_once.errors import (Definitive, Exhausted, Indeterminate, InFlight, KeyCollision, Stale, TowlineError, Transient)
+from towline_once.backends import backend_over
+from towline_once.errors import (
+    Definitive,
+    Exhausted,
+    Indeterminate,
+    InFlight,
+    KeyCollision,
+    Stale,
+    TowlineError,
+    Transient,
+)
 from towline_once.idempotency.service import IdempotencyService
+from towline_once.idempotency.state import OnCrash, Policy
+from towline_once.metrics import audit_to_log
 from towline_sim.proof.bodies import Bodies
+from towline_sim.proof.harness import Actor, Stage
+from towline_sim.proof.invariants.tables import RecordWatch
 from towline_sim.proof.loop import Node
 from towline_sim.proof.reconnect import Reconnecting
-from towline_sim.proof.harness import (Actor, Stage)
-from towline_sim.proof.invariants.tables import RecordWatch
-from towline_once.metrics import audit_to_log
-from towline_once.backends import backend_over
 
 NODES: Final = ("one", "two", "three")
 LOCK_SECONDS: Final = 6.0

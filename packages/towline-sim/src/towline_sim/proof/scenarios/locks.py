@@ -8,21 +8,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from towline_once.coordination.circuit_breaker import BreakerService
+from towline_once.backends import Backend, backend_over
+from towline_once.coordination.circuit_breaker import BreakerService, Limits
 from towline_once.coordination.dedup import DedupService
 from towline_once.coordination.locks import LockService
 from towline_once.coordination.rate_limit import RateLimitService
 from towline_once.coordination.semaphore import SlotService
-from towline_once.coordination.circuit_breaker import Limits
-from towline_once.errors import (LockTimeout, NoSlot, TowlineError, Transient)
-from towline_sim.proof.bodies import Bodies
-from towline_sim.proof.reconnect import Reconnecting
-from towline_sim.proof.redis import (SimRedis, backend_on)
-from towline_sim.proof.harness import (TIMEOUT_SECONDS, Actor, Stage)
-from towline_sim.proof.invariants.breaker import BreakerWatch
-from towline_sim.proof.invariants.leases import (LeaseWatch, RateWatch, SlotWatch)
+from towline_once.errors import LockTimeout, NoSlot, TowlineError, Transient
 from towline_once.metrics import audit_to_log
-from towline_once.backends import (Backend, backend_over)
+from towline_sim.proof.bodies import Bodies
+from towline_sim.proof.harness import TIMEOUT_SECONDS, Actor, Stage
+from towline_sim.proof.invariants.breaker import BreakerWatch
+from towline_sim.proof.invariants.leases import LeaseWatch, RateWatch, SlotWatch
+from towline_sim.proof.reconnect import Reconnecting
+from towline_sim.proof.redis import SimRedis, backend_on
 
 NODES: Final = ("one", "two", "three")
 TTL_SECONDS: Final = 6.0

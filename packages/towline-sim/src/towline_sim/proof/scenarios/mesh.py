@@ -6,22 +6,22 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from towline.jobs.model import Backoff
+from towline.jobs.store import SqlJobs
+from towline.submit.rules import Keep
+from towline.submit.service import Submit, SubmitPolicy
+from towline.submit.store import SqlRequests
+from towline.upkeep.periodic import Chore, Upkeep
+from towline.upkeep.reaper import Reaper
 from towline_once.coordination.locks import LockService
 from towline_once.coordination.sql import SqlLeases
-from towline.jobs.model import Backoff
-from towline.submit.rules import Keep
-from towline.upkeep.reaper import Reaper
-from towline.submit.service import (Submit, SubmitPolicy)
-from towline.upkeep.periodic import (Chore, Upkeep)
+from towline_once.metrics import audit_to_log
+from towline_sim.proof.harness import Actor, Stage
+from towline_sim.proof.invariants.requests import Bounds, RequestWatch
 from towline_sim.proof.reconnect import Reconnecting
 from towline_sim.proof.scenarios.mesh_clients import Client
 from towline_sim.proof.scenarios.mesh_network import Phone
-from towline_sim.proof.scenarios.mesh_workers import (Temper, Worker)
-from towline_sim.proof.harness import (Actor, Stage)
-from towline_sim.proof.invariants.requests import (Bounds, RequestWatch)
-from towline.jobs.store import SqlJobs
-from towline.submit.store import SqlRequests
-from towline_once.metrics import audit_to_log
+from towline_sim.proof.scenarios.mesh_workers import Temper, Worker
 
 NODES: Final = ("one", "two")
 MAX_CACHED: Final = 200

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import orjson
 
-from towline.submit.rules import (Submission, read_submission)
-from towline.submit.service import (Receipt, Submit)
-from towline_sim.proof.loop import Node
-from towline_sim.proof.scenarios.mesh_network import Phone
+from towline.submit.rules import Submission, read_submission
+from towline.submit.service import Receipt, Submit
 from towline_sim.proof.harness import Stage
 from towline_sim.proof.invariants.requests import RequestWatch
+from towline_sim.proof.loop import Node
+from towline_sim.proof.scenarios.mesh_network import Phone
 
 KINDS: Final = ("scan", "report")
 _MOST_TRIES: Final = 12

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from towline_once.errors import TowlineError
 from towline.submit.service import Submit
-from towline_sim.proof.loop import Node
-from towline_sim.proof.harness import Stage
+from towline_once.errors import TowlineError
 from towline_sim.proof.fault_schedule import Kind
+from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import Node
 
 PATIENCE_SECONDS: Final = 10.0
 _KINDS: Final[Mapping[Kind, int]] = {

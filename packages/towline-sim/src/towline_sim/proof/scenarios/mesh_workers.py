@@ -6,15 +6,15 @@ import asyncio
 import enum
 from typing import Any, Final
 
-from towline.submit.rules import (BadDigest, Claim, Completion, Failure, Renewal, read_completion)
-from towline_once.errors import Stale
-from towline.submit.service import (Offer, Submit)
 from towline.jobs.model import Claimed
-from towline_sim.proof.loop import Node
-from towline_sim.proof.scenarios.mesh_clients import KINDS
-from towline_sim.proof.scenarios.mesh_network import (Answer, Phone)
+from towline.submit.rules import BadDigest, Claim, Completion, Failure, Renewal, read_completion
+from towline.submit.service import Offer, Submit
+from towline_once.errors import Stale
 from towline_sim.proof.harness import Stage
 from towline_sim.proof.invariants.requests import RequestWatch
+from towline_sim.proof.loop import Node
+from towline_sim.proof.scenarios.mesh_clients import KINDS
+from towline_sim.proof.scenarios.mesh_network import Answer, Phone
 
 LEASE_SECONDS: Final = 6.0
 _LEASE_US: Final = int(LEASE_SECONDS * 1e6)

@@ -10,31 +10,39 @@ from typing import Any, Final
 
 import orjson
 
-from towline_once.coordination.locks import LockService
-from towline_once.coordination.sql import (SqlDocuments, SqlLeases)
-from towline.events import (Commented, Event)
+from towline.events import Commented, Event
 from towline.forges.delivery_log import Limits
-from towline.jobs.model import Backoff
-from towline_once.coordination.rate_limit import per_minute
-from towline.jobs.embedded import (EmbeddedWorker, ShoutingBell)
-from towline_once.errors import TowlineError
 from towline.inbox.dispatch import DeliveryHandler
-from towline.inbox.ingest import (DELIVERY, Ingest)
-from towline.inbox.poll import (Pollers, PollRules)
-from towline.inbox.poll_dedup import FirstTold
-from towline.upkeep.reaper import Reaper
-from towline.inbox.lost_deliveries import Recovery
-from towline.upkeep.periodic import (Chore, Upkeep)
-from towline.jobs.runner import (Crew, WorkRules)
+from towline.inbox.ingest import DELIVERY, Ingest
+from towline.inbox.lost_deliveries import Recovery, SqlHookHours
 from towline.inbox.model import Stored
-from towline_sim.proof.scenarios.polls_forge import (HOOK, Comment, Forge, SimHookLog, SimPolled, comment_key, comment_payload, pull_key, wire_to)
-from towline_sim.proof.harness import (Actor, Stage)
-from towline_sim.proof.scenarios.polls_invariants import MarkWatch
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.poll import Pollers, PollRules
+from towline.inbox.poll_dedup import FirstTold, SqlOwners
 from towline.inbox.store import SqlInbox
+from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
+from towline.jobs.model import Backoff
+from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import SqlJobs
-from towline.inbox.poll_dedup import SqlOwners
+from towline.upkeep.periodic import Chore, Upkeep
+from towline.upkeep.reaper import Reaper
+from towline_once.coordination.locks import LockService
+from towline_once.coordination.rate_limit import per_minute
+from towline_once.coordination.sql import SqlDocuments, SqlLeases
+from towline_once.errors import TowlineError
 from towline_once.metrics import audit_to_log
+from towline_sim.proof.harness import Actor, Stage
+from towline_sim.proof.scenarios.polls_forge import (
+    HOOK,
+    Comment,
+    Forge,
+    SimHookLog,
+    SimPolled,
+    comment_key,
+    comment_payload,
+    pull_key,
+    wire_to,
+)
+from towline_sim.proof.scenarios.polls_invariants import MarkWatch
 
 NODES: Final = ("one", "two")
 MAX_ATTEMPTS: Final = 6

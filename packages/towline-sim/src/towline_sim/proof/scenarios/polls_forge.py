@@ -10,18 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from towline_once import keys
-from towline.forges.delivery_log import (Entry, Hook, repo_hook)
-from towline.forges.polling import GRAIN_US
-from towline.forges.delivery_log import (ForgeRefused, ForgeUnavailable, LogPage, Recorded)
-from towline.forges.polling import (Page, Thing)
-from towline_sim.proof.loop import Node
-from towline_sim.proof.harness import Stage
-from towline_sim.proof.store import START_US
-from towline_sim.proof.wire import Wire
 from towline.forges.delivery import Delivery
+from towline.forges.delivery_log import (
+    Entry,
+    ForgeRefused,
+    ForgeUnavailable,
+    Hook,
+    LogPage,
+    Recorded,
+    repo_hook,
+)
 from towline.forges.github import webhooks as github
 from towline.forges.payload import Object
+from towline.forges.polling import GRAIN_US, Page, Thing
+from towline_once import keys
+from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import Node
+from towline_sim.proof.store import START_US
+from towline_sim.proof.wire import Wire
 
 REPO: Final = "octo-org/app"
 HOOK: Final = repo_hook(f"{REPO}:17")

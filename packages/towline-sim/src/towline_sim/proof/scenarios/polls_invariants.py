@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from towline.forges import (delivery_log, polling as watermarks)
-from towline_sim.proof.scenarios.polls_forge import (HOOK, Forge, comment_key, pull_key)
+from towline.forges import delivery_log
+from towline.forges import polling as watermarks
 from towline_sim.proof.harness import Stage
+from towline_sim.proof.scenarios.polls_forge import HOOK, Forge, comment_key, pull_key
 
 
 class MarkWatch:

@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from functools import partial
-from towline.app.tow import Outside
-from towline.app.tow import TowParts
+from typing import Any, Final
+
+from towline.app.tow import Outside, TowParts
 from towline.inbox.dispatch import DeliveryHandler
-from towline.inbox.ingest import DELIVERY
-from towline.inbox.ingest import Ingest
+from towline.inbox.ingest import DELIVERY, Ingest
 from towline.inbox.store import SqlInbox
-from towline.jobs.embedded import EmbeddedWorker
-from towline.jobs.embedded import ShoutingBell
+from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
 from towline.jobs.ids import mark_of
-from towline.jobs.model import Backoff
-from towline.jobs.model import Claimed
-from towline.jobs.runner import Crew
-from towline.jobs.runner import WorkRules
+from towline.jobs.model import Backoff, Claimed
+from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import SqlJobs
 from towline.pulls.model import PullRecord
 from towline.remediation.escalation import params_of
 from towline.remediation.escalation_text import ESCALATED
 from towline.remediation.replacement import FIX
-from towline.upkeep.periodic import Chore
-from towline.upkeep.periodic import Upkeep
+from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline_once.coordination.locks import LockService
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.coordination.sql import SqlLeases
-from towline_once.errors import LockTimeout
-from towline_once.errors import TowlineError
+from towline_once.errors import LockTimeout, TowlineError
 from towline_once.metrics import audit_to_log
 from towline_sim.actors.builds import WorldCi
-from towline_sim.github.entities import Emitted
-from towline_sim.github.entities import Pull
+from towline_sim.github.entities import Emitted, Pull
 from towline_sim.in_process import WorldForge
 from towline_sim.proof.fault_schedule import Event
-from towline_sim.proof.harness import Actor
-from towline_sim.proof.harness import Stage
+from towline_sim.proof.harness import Actor, Stage
 from towline_sim.proof.loop import WORLD
 from towline_sim.proof.scenarios.tow_early import EarlyWatch
 from towline_sim.proof.scenarios.tow_effects import Key
 from towline_sim.proof.scenarios.tow_invariants import PullWatch
-from towline_sim.proof.scenarios.tow_services import Chat
-from towline_sim.proof.scenarios.tow_services import ReadCommitted
-from towline_sim.proof.scenarios.tow_services import Wired
-from towline_sim.proof.scenarios.tow_services import ci_trouble
-from towline_sim.proof.scenarios.tow_services import forge_trouble
-from towline_sim.proof.scenarios.tow_world import BUDGETS
-from towline_sim.proof.scenarios.tow_world import TowWorld
-from towline_sim.proof.scenarios.tow_world import settings
+from towline_sim.proof.scenarios.tow_services import (
+    Chat,
+    ReadCommitted,
+    Wired,
+    ci_trouble,
+    forge_trouble,
+)
+from towline_sim.proof.scenarios.tow_world import BUDGETS, TowWorld, settings
 from towline_sim.proof.store import SimClock
-from typing import Any
-from typing import Final
-from typing import TYPE_CHECKING
-import asyncio
-
 
 # ----------------------------------------------------------------- tow_end
 # How the tow's scene ends: what must be true when all has been well for a while.

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from towline.pulls.budgets import (STRATEGIES, Strategy)
-from towline.pulls.model import (PullEvent, PullRecord)
-from towline.remediation.strategies import (OUTCOME, REMEDIES)
+from towline.pulls.budgets import STRATEGIES, Strategy
+from towline.pulls.model import PullEvent, PullRecord
 from towline.remediation.record_changes import BY_SWEEP
+from towline.remediation.strategies import OUTCOME, REMEDIES
+from towline_sim.proof.harness import Stage
 from towline_sim.proof.scenarios.tow_effects import Key
 from towline_sim.proof.scenarios.tow_world import BUDGETS
-from towline_sim.proof.harness import Stage
 
 REMEDY_OF: Final[Mapping[str, Strategy]] = {
     remedy.event_type: remedy.strategy for remedy in REMEDIES.values()

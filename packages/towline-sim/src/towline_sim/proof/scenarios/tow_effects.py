@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 
 from towline.pulls.budgets import Strategy
 from towline.remediation.strategies import CLOSING_TEXT
-from towline_sim.actors.jenkins import (Jenkins, JenkinsBuild)
-from towline_sim.github.entities import (Emitted, WorkflowRun)
+from towline_sim.actors.jenkins import Jenkins, JenkinsBuild
+from towline_sim.github.entities import Emitted, WorkflowRun
 from towline_sim.github.world import World
 
 Key: TypeAlias = tuple[str, int]

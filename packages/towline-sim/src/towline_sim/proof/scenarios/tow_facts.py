@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from towline.pulls.facts import (CheckFact, Facts)
-from towline.pulls.model import (Intent, PullEvent, PullRecord)
-from towline.remediation.strategies import OUTCOME
+from towline.pulls.facts import CheckFact, Facts
+from towline.pulls.model import Intent, PullEvent, PullRecord
 from towline.remediation.record_changes import BY_SWEEP
-from towline_sim.proof.scenarios.tow_effects import (OURS, Key)
-from towline_sim.proof.scenarios.tow_world import THRESHOLDS
+from towline.remediation.strategies import OUTCOME
 from towline_sim.proof.harness import Stage
+from towline_sim.proof.scenarios.tow_effects import OURS, Key
+from towline_sim.proof.scenarios.tow_world import THRESHOLDS
 
 _TOLD: Final = frozenset(
     {

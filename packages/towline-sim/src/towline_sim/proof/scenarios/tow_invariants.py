@@ -7,22 +7,29 @@ from typing import Any, Final
 
 import orjson
 
-from towline.pulls.budgets import (LIFETIME_FACTOR, STRATEGIES, Strategy)
+from towline.pulls.budgets import LIFETIME_FACTOR, STRATEGIES, Strategy
 from towline.pulls.command_rules import ALLOWED_IN
-from towline.remediation.escalation_text import (ESCALATED, SENT)
-from towline.pulls.lifecycle import (Happening, State)
-from towline.pulls.model import (Intent, PullEvent, PullRecord)
-from towline.remediation.strategies import OUTCOME
-from towline.remediation.breakers import (GLOBAL, breaker_of_repo)
+from towline.pulls.lifecycle import Happening, State
+from towline.pulls.model import Intent, PullEvent, PullRecord
+from towline.pulls.sql import COLUMNS, event_of, record_of
+from towline.remediation.breakers import GLOBAL, breaker_of_repo
+from towline.remediation.escalation_text import ESCALATED, SENT
 from towline.remediation.record_changes import BY_SWEEP
-from towline_sim.proof.loop import (WORLD, current)
-from towline_sim.proof.scenarios.tow_effects import (OURS, Key, Ledger)
-from towline_sim.proof.scenarios.tow_rules import TowRules
-from towline_sim.proof.scenarios.tow_budgets import (REMEDY_OF, Tries)
-from towline_sim.proof.scenarios.tow_facts import TowWords
-from towline_sim.proof.scenarios.tow_world import (BUDGETS, COOLDOWN_SECONDS, PLAIN, POLICY, REQUIRED, THRESHOLDS)
+from towline.remediation.strategies import OUTCOME
 from towline_sim.proof.harness import Stage
-from towline.pulls.sql import (COLUMNS, event_of, record_of)
+from towline_sim.proof.loop import WORLD, current
+from towline_sim.proof.scenarios.tow_budgets import REMEDY_OF, Tries
+from towline_sim.proof.scenarios.tow_effects import OURS, Key, Ledger
+from towline_sim.proof.scenarios.tow_facts import TowWords
+from towline_sim.proof.scenarios.tow_rules import TowRules
+from towline_sim.proof.scenarios.tow_world import (
+    BUDGETS,
+    COOLDOWN_SECONDS,
+    PLAIN,
+    POLICY,
+    REQUIRED,
+    THRESHOLDS,
+)
 
 _ENDED: Final = ("MERGED", "CLOSED")
 _WRITES: Final = frozenset({"update pull request", "create pull request"})

@@ -14,12 +14,12 @@ from functools import partial
 from typing import Any, Final
 
 from towline.events import CheckChanged
-from towline.remediation.strategies import CLOSING_TEXT
 from towline.forges.snapshot import PullRef
-from towline_sim.proof.scenarios.tow_effects import OURS
+from towline.remediation.strategies import CLOSING_TEXT
 from towline_sim.actors.people import Person
-from towline_sim.github.entities import (Emitted, Pull, WorldRefusal)
+from towline_sim.github.entities import Emitted, Pull, WorldRefusal
 from towline_sim.github.world import World
+from towline_sim.proof.scenarios.tow_effects import OURS
 
 _CALL: Final = "needs a person"
 _ORDERS: Final = (

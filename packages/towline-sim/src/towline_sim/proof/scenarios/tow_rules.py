@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from towline.pulls.budgets import (STRATEGIES, Strategy)
+from towline.pulls.budgets import STRATEGIES, Strategy
 from towline.pulls.lifecycle import State
-from towline.pulls.model import (Intent, PullEvent, PullRecord)
-from towline.remediation.strategies import OUTCOME
+from towline.pulls.model import Intent, PullEvent, PullRecord
 from towline.remediation.breakers import GLOBAL
 from towline.remediation.record_changes import BY_SWEEP
-from towline_sim.proof.loop import (WORLD, Node, current, on_node)
+from towline.remediation.strategies import OUTCOME
 from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import WORLD, Node, current, on_node
 
 _RESET_BY: Final[Mapping[Strategy, frozenset[str]]] = {
     "rebuild": frozenset({"CHECKS_PASSED"}),

@@ -8,17 +8,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from towline.remediation.strategies import CLOSING_TEXT
-from towline_once.errors import Unavailable
-from towline.integrations.ci import CiUnavailable
 from towline.forges.delivery_log import ForgeUnavailable
-from towline_sim.proof.scenarios.tow_world import TowWorld
-from towline_sim.proof.harness import Stage
-from towline_sim.proof.store import (SimDatabase, SimServer)
-from towline_sim.proof.fault_schedule import RARE
-from towline_sim.proof.wire import Wire
-from towline_once.db.statement import (Script, play)
+from towline.integrations.ci import CiUnavailable
+from towline.remediation.strategies import CLOSING_TEXT
 from towline_once.db.sqlite import run_statement
+from towline_once.db.statement import Script, play
+from towline_once.errors import Unavailable
+from towline_sim.proof.fault_schedule import RARE
+from towline_sim.proof.harness import Stage
+from towline_sim.proof.scenarios.tow_world import TowWorld
+from towline_sim.proof.store import SimDatabase, SimServer
+from towline_sim.proof.wire import Wire
 
 T = TypeVar("T")
 _BUSY_SECONDS: Final = 20.0

@@ -10,24 +10,24 @@ from typing import Any, Final
 
 import orjson
 
+from towline.config import Settings
 from towline.pulls.budgets import Strategy
 from towline.pulls.lifecycle import State
-from towline_sim.proof.loop import (WORLD, SimHandle, on_node)
-from towline_sim.proof.scenarios.tow_effects import (OURS, Key, Ledger)
-from towline_sim.proof.scenarios.tow_people import People
-from towline_sim.proof.harness import Stage
-from towline_sim.proof.store import START_US
-from towline_sim.proof.fault_schedule import MESSAGES
-from towline.config import Settings
 from towline_sim.actors.base import Habit
-from towline_sim.actors.bots import (ApproverBot, AutomergeBot, PolicyBot, Ruling)
-from towline_sim.actors.ci import (Ci, Fate, LaterCheck)
+from towline_sim.actors.bots import ApproverBot, AutomergeBot, PolicyBot, Ruling
+from towline_sim.actors.ci import Ci, Fate, LaterCheck
 from towline_sim.actors.jenkins import Jenkins
 from towline_sim.actors.people import Person
-from towline_sim.github.entities import (Emitted, Protection, Pull, WorldRefusal)
+from towline_sim.github.entities import Emitted, Protection, Pull, WorldRefusal
 from towline_sim.github.webhooks import payload_of
-from towline_sim.in_process import ROOT
 from towline_sim.github.world import World
+from towline_sim.in_process import ROOT
+from towline_sim.proof.fault_schedule import MESSAGES
+from towline_sim.proof.harness import Stage
+from towline_sim.proof.loop import WORLD, SimHandle, on_node
+from towline_sim.proof.scenarios.tow_effects import OURS, Key, Ledger
+from towline_sim.proof.scenarios.tow_people import People
+from towline_sim.proof.store import START_US
 
 AUTHOR: Final = "dependabot[bot]"
 PERSON: Final = "octocat"
