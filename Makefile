@@ -8,10 +8,11 @@ UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
 
 CODE     := src packages tests $(wildcard bench examples scripts)
-OURS     := pyproject.toml $(wildcard packages/*/pyproject.toml)
+OURS     := pyproject.toml packages/towline-once/pyproject.toml packages/towline-sim/pyproject.toml
 INSTALL  := VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet
 COMPILE  := $(UV) pip compile --quiet --universal --python-version 3.11 \
-            --no-emit-index-url --no-header --no-annotate
+            --no-emit-index-url --no-header --no-annotate \
+            $(foreach one,towline-once towline towline-sim,--no-emit-package $(one))
 
 # Every process would compile all that it imports, and the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,8 +68,8 @@ format: $(VENV)/.dev ## sort imports, fix what can be fixed, format
 	$(BIN)/ruff format $(CODE)
 
 lock: $(UV) ## resolve the requirements again and write the lock files
-	$(COMPILE) $(LOCK_ARGS) --all-extras pyproject.toml -o requirements.lock
-	$(COMPILE) $(LOCK_ARGS) --all-extras pyproject.toml requirements-dev.in \
+	$(COMPILE) $(LOCK_ARGS) --all-extras $(OURS) -o requirements.lock
+	$(COMPILE) $(LOCK_ARGS) --all-extras $(OURS) requirements-dev.in \
 	    -c requirements.lock -o requirements-dev.lock
 	$(COMPILE) $(LOCK_ARGS) requirements-bench.in -c requirements-dev.lock -o requirements-bench.lock
 	$(COMPILE) $(LOCK_ARGS) requirements-client.in -o requirements-client.lock

@@ -33,6 +33,10 @@ TESTS = (
     "tests/conformance/test_idempotency_process.py",
     "tests/conformance/test_locks.py",
 )
+EDITABLE = (
+    *("--editable", "packages/towline-once"), *("--editable", "packages/towline-sim"),
+    *("--editable", ".[all]"),
+)  # fmt: skip
 ON = "not postgres and not redis"
 """The backends in this process: those that need a server are a matter of the lock's versions."""
 QUIET = ("-W", "ignore::DeprecationWarning")
@@ -87,7 +91,7 @@ def _build(floor: Floor) -> str | None:
     if not floor.python.is_file():
         _uv("venv", "--quiet", "--python", sys.executable, str(floor.folder))
     pip = ("pip", "install", "--quiet", "--python", str(floor.python))
-    done = _uv(*pip, *floor.options, "--editable", ".[all]")
+    done = _uv(*pip, *floor.options, *EDITABLE)
     if done.returncode != 0:
         return _last_line(done.stderr)
     frozen = floor.folder / "under-test.txt"

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 from prometheus_client import REGISTRY
 
 import towline
+import towline_once
 from scripts.reference_tables import table
 
-_SOURCE: Final = Path(towline.__file__).parent
+_SOURCES: Final = [Path(one.__path__[0]) for one in (towline, towline_once)]
 
 
 class Metric(NamedTuple):
@@ -32,10 +33,11 @@ def every_metric() -> list[Metric]:
 
 
 def _modules() -> Iterator[str]:
-    for file in sorted(_SOURCE.rglob("*.py")):
-        if "from prometheus_client import" in file.read_text(encoding="utf-8"):
-            parts = file.relative_to(_SOURCE.parent).with_suffix("").parts
-            yield ".".join(part for part in parts if part != "__init__")
+    for source in _SOURCES:
+        for file in sorted(source.rglob("*.py")):
+            if "from prometheus_client import" in file.read_text(encoding="utf-8"):
+                parts = file.relative_to(source.parent).with_suffix("").parts
+                yield ".".join(part for part in parts if part != "__init__")
 
 
 def _metric(collector: Any) -> Metric | None:

@@ -133,7 +133,10 @@ def start_writer(path: Path, name: str, max_bytes: int, count: int) -> subproces
 
 def test_what_waits_at_exit_is_written(path: Path) -> None:
     """A process that ends without closing its sink loses nothing."""
-    script = "import sys; from towline.observability.audit import AuditFile; AuditFile(sys.argv[1])('LAST')"
+    script = (
+        "import sys; from towline.observability.audit import AuditFile; "
+        "AuditFile(sys.argv[1])('LAST')"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run([sys.executable, "-c", script, str(path)], env=environment, check=True)
     assert [line["event"] for line in read(path)] == ["LAST"]

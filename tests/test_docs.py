@@ -140,7 +140,8 @@ def test_every_command_has_a_help() -> None:
 def test_every_metric_has_its_line() -> None:
     """Each counter, gauge and histogram in the source is in the table of metrics."""
     made = re.compile(r'\b(?:Counter|Gauge|Histogram)\(\s*"(towline_[a-z_0-9]+)"')
-    sources = (file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "packages").rglob("*.py")]
+    sources = (file.read_text(encoding="utf-8") for file in files)
     names = {name for source in sources for name in made.findall(source)}
     told = {metric.name.removesuffix("_total") for metric in reference_metrics.every_metric()}
     assert len(names) > 50

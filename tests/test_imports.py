@@ -6,10 +6,13 @@ import importlib
 import pkgutil
 
 import towline
+import towline_once
+import towline_sim
 
 MODULES = sorted(
     found.name
-    for found in pkgutil.walk_packages(towline.__path__, "towline.")
+    for package in (towline, towline_once, towline_sim)
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if not found.name.endswith("__main__")  # the command line itself
 )
 

@@ -77,7 +77,7 @@ async def test_alone_it_shows_the_help(tmp_path: Path) -> None:
         "import sys; sys.argv = ['towline', '--help']\n"
         "from towline.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = ('rich', 'pydantic', 'fastapi', 'httpx2', 'towline.service', 'uvicorn')\n"
+        "heavy = ('rich', 'pydantic', 'fastapi', 'httpx2', 'towline.app.service', 'uvicorn')\n"
         "print('LOADED', [name for name in heavy if name in sys.modules])"
     )
     assert "LOADED []" in await python(tmp_path, "-c", code)

@@ -275,7 +275,7 @@ def test_a_missing_package_is_named(module: str) -> None:
     """Where Celery is not installed, the error says how to get it."""
     program = (
         "import sys; sys.modules['celery'] = None\n"
-        f"try: import towline.jobs.embedded.{module}\n"
+        f"try: import towline.jobs.{module}\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

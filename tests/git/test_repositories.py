@@ -311,7 +311,8 @@ async def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
     """The worktree of a process that was killed goes; one that is in use stays."""
     async with git_place(tmp_path) as place:
         code = (
-            "import sys, time\nfrom pathlib import Path\nfrom towline.git import clone_cache as places\n"
+            "import sys, time\nfrom pathlib import Path\n"
+            "from towline.git import clone_cache as places\n"
             "place = places.claim(Path(sys.argv[1]))\n"
             "(place.folder / 'tree').mkdir()\n(place.folder / 'tree' / 'closed').mkdir(mode=0)\n"
             "print(place.name, flush=True)\ntime.sleep(600)\n"

@@ -68,7 +68,7 @@ async def test_migrations_of_several_processes_wait_for_each_other(
 
 def test_advisory_locks_belong_to_transactions() -> None:
     """One that belongs to a session would stay behind in a pooler's connection."""
-    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "packages").rglob("*.py"))
     assert re.findall(r"pg_(?:try_)?advisory_(?!xact)\w+", sources) == []
     assert "pg_advisory_xact_lock" in sources
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 from collections.abc import Iterator
@@ -208,8 +207,8 @@ def test_sources_are_pure() -> None:
     """No clock, no dice, no I/O, nothing asynchronous."""
     offenders = [
         f"{name}:{getattr(node, 'lineno', 0)}: {reason}"
-        for name, node in nodes("src/towline/sources")
-        if isinstance(node, ast.AST) and (reason := impurity(node))
+        for name, node in nodes("src/towline/forges", "src/towline/integrations")
+        if name.endswith("webhooks.py") and (reason := impurity(node))
     ]
     assert not offenders
 

@@ -7,7 +7,10 @@ import logging
 import traceback
 from pathlib import Path
 
-_OURS = str(Path(__file__).parents[1])
+import towline
+import towline_once
+
+_OURS = tuple(one.__path__[0] for one in (towline, towline_once))
 
 
 def told(error: Exception) -> str:

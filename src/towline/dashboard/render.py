@@ -57,7 +57,7 @@ def static_file(name: str) -> Response | None:
 
 @cache
 def _static() -> Mapping[str, bytes]:
-    folder = files("towline.web") / "static"
+    folder = files("towline.dashboard") / "static"
     return {
         one.name: one.read_bytes()
         for one in folder.iterdir()
@@ -72,7 +72,7 @@ def _asset(name: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("towline.web", "templates"),
+        loader=PackageLoader("towline.dashboard", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -14,11 +14,10 @@ from towline.fix.fixers.config import FixerConfig
 # Finds fixers by their entry points and builds those that are asked for.
 #
 # An entry point of the group `towline.fixers` is a callable that takes a `FixerConfig` and
-# returns
-# a `Fixer`. One that cannot be loaded is left out, with a line in the log that says why.
+# returns a `Fixer`. One that cannot be loaded is left out, with a line in the log that says why.
 
 GROUP: Final = "towline.fixers"
-_OWN: Final = "towline.fixers."
+_OWN: Final = "towline.fix.fixers."
 _log = logging.getLogger("towline.fixers")
 
 

@@ -1,8 +1,9 @@
 """Idempotency records in Redis: one packed value per record, and an index by expiry.
 
-A record is the array of `towline_once.idempotency.state.Record` without tenant and key, plus the addresses
-that wait for it, packed by Lua (cmsgpack). The scripts compare token and status, take the time
-from the server, and merge what a change leaves open; every decision stays in `core.claims`.
+A record is the array of `towline_once.idempotency.state.Record` without tenant and key, plus the
+addresses that wait for it, packed by Lua (cmsgpack). The scripts compare token and status, take the
+time from the server, and merge what a change leaves open; every decision stays in
+`towline_once.idempotency.state`.
 
 The sorted set `towline:idem:index` scores each record by its expiry. It counts the records,
 yields the expired ones to `sweep` and the next to go to `evict`. Redis's own expiry is only the
