@@ -24,10 +24,10 @@ TOOLS = (
 )  # fmt: skip
 TESTS = (
     "tests/test_imports.py",
-    "tests/test_settings_tow.py",
-    "tests/web/test_openapi.py",
-    "tests/web/test_hooks.py",
-    "tests/web/test_pull_routes.py",
+    "tests/config/test_settings_tow.py",
+    "tests/app/test_openapi.py",
+    "tests/inbox/test_hooks.py",
+    "tests/pulls/test_pull_routes.py",
     "tests/cli/test_serve.py::test_first_and_second_start",
     "tests/conformance/test_coordination.py",
     "tests/conformance/test_idempotency_process.py",

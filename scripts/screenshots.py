@@ -17,11 +17,11 @@ from typing import Any
 
 from playwright.async_api import Browser, async_playwright
 
+from tests.app.control_plane import KEY
 from tests.browser.chromium import executable
-from tests.flow.tow_rig import AUTHOR, CHECKS, Rig, policy
-from tests.web.asgi_client import serving
-from tests.web.control_plane import KEY
-from tests.web.dashboard_plane import DashboardPlane, dashboard_on
+from tests.dashboard.dashboard_plane import DashboardPlane, dashboard_on
+from tests.http.asgi_client import serving
+from tests.reconciler.tow_rig import AUTHOR, CHECKS, Rig, policy
 from towline.fix.model import Errand, StageRecord
 from towline.forges.delivery_log import HourCounts
 from towline.inbox.lost_deliveries import SqlHookHours

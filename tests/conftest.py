@@ -10,12 +10,13 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.clocks import ManualClock
 from tests.servers import (
     PostgresServer,
     RedisServer,
@@ -24,7 +25,10 @@ from tests.servers import (
     migrate,
     redis_command,
 )
+from towline.jobs.store import SqlJobs
 from towline.sandbox.choice import Choice, choose_sandbox
+from towline_once.backends import database_for
+from towline_once.db.statement import Database
 from towline_once.errors import NotIsolated
 
 POSTGRES_OVERRIDE = os.environ.get("TOWLINE_TEST_POSTGRES_URL")
@@ -152,3 +156,32 @@ def sql_url(request: pytest.FixtureRequest) -> str:
     """Each SQL backend in turn, empty."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def local_url(request: pytest.FixtureRequest) -> str:
+    """Each of the two stores that live in this process."""
+    if request.param == "memory":
+        return "memory://"
+    url: str = request.getfixturevalue("sqlite_url")
+    return url
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that the test moves by hand."""
+    return ManualClock()
+
+
+@pytest.fixture
+async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
+    """SQLite and PostgreSQL in turn, with their tables, on that clock."""
+    opened = database_for(sql_url, clock)
+    await opened.connect()
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def jobs(database: Database) -> SqlJobs:
+    return SqlJobs(database)

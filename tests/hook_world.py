@@ -10,7 +10,7 @@ from typing import Any
 
 import uvicorn
 
-from tests.web.asgi_client import DEADLINE, Server
+from tests.http.asgi_client import DEADLINE, Server
 from towline.inbox.ingest import Ingest
 from towline_once.asgi.messages import Receive, Scope, Send, answer, json_messages, read_body
 from towline_once.errors import Rejected

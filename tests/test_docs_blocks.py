@@ -18,7 +18,7 @@ import pytest
 import towline
 from tests.clocks import ManualClock
 from tests.docs_pages import SHELLS, Block, all_blocks, shown
-from tests.sources.samples import NOW, SECRET, hex_hmac, shared_headers
+from tests.forges.samples import NOW, SECRET, hex_hmac, shared_headers
 from towline import config, keys
 from towline.fix.fixers import GROUP
 from towline.fix.fixers.base import Plan

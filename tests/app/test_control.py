@@ -11,11 +11,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.app.control_plane import COOLDOWN_US, READ_ONLY, WITH_KEY, Plane, is_problem, plane_on
 from tests.clocks import ManualClock
-from tests.core.pull_words import check
+from tests.http.asgi_client import call, serving
+from tests.pulls.pull_words import check
 from tests.servers import free_port
-from tests.web.asgi_client import call, serving
-from tests.web.control_plane import COOLDOWN_US, READ_ONLY, WITH_KEY, Plane, is_problem, plane_on
 from towline.http.readiness import Readiness
 from towline.pulls.parking_store import Parked, SqlParking
 from towline_once.backends import database_for

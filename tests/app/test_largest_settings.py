@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from scripts.reference_settings import every_setting
-from tests.sources.samples import SECRET
-from tests.web.front_door import FrontDoor, front_door, push
+from tests.forges.samples import SECRET
+from tests.http.front_door import FrontDoor, front_door, push
 from towline.config import Settings
 
 KEY = {"x-api-key": "0123456789abcdef"}

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from scripts.openapi_lint import complaints_about, documents
-from tests.web.asgi_client import serving
+from tests.http.asgi_client import serving
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings

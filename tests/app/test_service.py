@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.web.asgi_client import serving
+from tests.http.asgi_client import serving
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
+from tests.app.control_plane import KEY
 from tests.browser.chromium import NAMES, executable
-from tests.web.asgi_client import serving
-from tests.web.control_plane import KEY
-from tests.web.dashboard_plane import DashboardPlane, dashboard_on
+from tests.dashboard.dashboard_plane import DashboardPlane, dashboard_on
+from tests.http.asgi_client import serving
 
 DEADLINE_MS = 15_000
 LEFT_BEHIND = ("htmx:sendAbort", "htmx:afterRequest")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Page, expect
 
+from tests.app.control_plane import READ_ONLY
 from tests.browser.accessibility import grave_faults
 from tests.browser.conftest import DEADLINE_MS, Desk
-from tests.web.control_plane import READ_ONLY
-from tests.web.dashboard_plane import DashboardPlane
+from tests.dashboard.dashboard_plane import DashboardPlane
 from towline.fix.model import Errand
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import OWN_QUEUE, NewJob

@@ -21,7 +21,7 @@ from tests.chaos.mail import Mail
 from tests.chaos.visitors import Visitors
 from tests.chaos.world import Kept, World, world_of
 from tests.e2e.senders import Crowd, Parcel, endless_parcels
-from tests.engines.celery_world import alongside
+from tests.jobs.celery_world import alongside
 
 PATIENCE = 240.0
 """For a parcel to be taken, and for a process to be up again."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.flow.tow_storm import Storm, StormClock
+from tests.reconciler.tow_storm import Storm, StormClock
 from towline_once.backends import database_for
 
 StormInto: TypeAlias = Callable[..., None]

@@ -9,7 +9,13 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, token_in, visiting
+from tests.dashboard.dashboard_plane import (
+    DashboardPlane,
+    Visitor,
+    dashboard_on,
+    token_in,
+    visiting,
+)
 from towline.cli.serve import bound
 from towline_sim.demo.harness import Demo, demo_in
 
@@ -84,7 +90,7 @@ async def plane(sqlite_url: str) -> AsyncIterator[DashboardPlane]:
 
 async def test_a_service_has_no_strip(plane: DashboardPlane) -> None:
     """Outside of the demo there is neither the strip nor its routes."""
-    from tests.web.control_plane import KEY
+    from tests.app.control_plane import KEY
 
     async with visiting(plane, KEY) as visitor:
         assert "demo-strip" not in await visitor.get("/ui/")

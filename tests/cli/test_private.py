@@ -19,7 +19,7 @@ import pytest
 from tests.cli.doctor_runs import examined, towline
 from tests.cli.test_serve import get, keys_said, post, program
 from tests.e2e.programs import PATIENCE, Program, open_files
-from tests.web.front_door import push
+from tests.http.front_door import push
 from towline import Idempotency
 from towline.http.key_text import compose
 from towline_once.backends import database_for

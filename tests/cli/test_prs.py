@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.web.tow_plane import TowPlane, tow_plane_on
+from tests.pulls.tow_plane import TowPlane, tow_plane_on
 from towline import Rejected
 from towline.cli import app
 from towline.pulls.facts import Facts

@@ -7,8 +7,8 @@ import json
 
 from typer.testing import CliRunner, Result
 
-from tests.web.control_plane import plane_on
-from tests.web.test_run_routes import RunPlane
+from tests.app.control_plane import plane_on
+from tests.fix.test_run_routes import RunPlane
 from towline.cli import app
 
 

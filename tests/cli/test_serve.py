@@ -17,11 +17,11 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.app.control_plane import is_problem
 from tests.e2e.programs import ROOT, Program
+from tests.forges.samples import SECRET
+from tests.http.front_door import Knock, ping, push, settings_for, until
 from tests.servers import free_port
-from tests.sources.samples import SECRET
-from tests.web.control_plane import is_problem
-from tests.web.front_door import Knock, ping, push, settings_for, until
 from towline.app.service import Service
 from towline.jobs.model import JobRecord
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.web.tow_plane import TowPlane, tow_plane_on
+from tests.pulls.tow_plane import TowPlane, tow_plane_on
 from towline.cli.command import ordered_at
 from towline.cli.reconcile import show, swept_by
 from towline_once.errors import Conflict, Rejected, Transient

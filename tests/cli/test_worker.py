@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx2
 
+from tests.app.control_plane import READ_ONLY, plane_on
 from tests.e2e.programs import Program
 from tests.servers import free_port
-from tests.web.control_plane import READ_ONLY, plane_on
 from towline.http.probes import WorkerDoor
 from towline_once.asgi.messages import Message
 

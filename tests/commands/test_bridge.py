@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import REPO, Rig, policy
+from tests.reconciler.tow_rig import REPO, Rig, policy
 from towline.forges.snapshot import PullRef
 from towline.pulls.command_rules import NotNow, UnknownCommand, UnknownPull
 from towline_once.db.statement import Database

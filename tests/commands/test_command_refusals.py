@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.flow.tow_rig import OURS
-from tests.web.control_plane import is_problem
-from tests.web.front_door import FrontDoor, github, until
-from tests.web.writes import AS_OPERATOR, REBUILD, TOKENS, commands_of, tow, writes_on
+from tests.app.control_plane import is_problem
+from tests.http.front_door import FrontDoor, github, until
+from tests.http.writes import AS_OPERATOR, REBUILD, TOKENS, commands_of, tow, writes_on
+from tests.reconciler.tow_rig import OURS
 from towline.inbox.slash_commands import COMMANDS
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.pulls.command_rules import ALLOWED_IN

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.mortal import Died, Mortal
-from tests.flow.tow_rig import REPO, Rig
+from tests.reconciler.mortal import Died, Mortal
+from tests.reconciler.tow_rig import REPO, Rig
 from towline.commands.failure_notices import MOST_ATTEMPTS, MOST_TRIES
 from towline.forges.delivery_log import ForgeUnavailable
 from towline.forges.snapshot import PullRef

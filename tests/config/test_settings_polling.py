@@ -12,7 +12,7 @@ from towline import config
 from towline.inbox.poll import PollRules
 from towline_once.errors import Rejected
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "operations"
 TURNED = ("pipeline", "ingest", "worker", "idempotency", "mesh", "reconciler", "polling", "audit")
 NOT_TURNED = {

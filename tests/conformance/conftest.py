@@ -11,11 +11,6 @@ from towline import Idempotency
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 async def idem(backend_url: str, clock: ManualClock) -> AsyncIterator[Idempotency]:
     async with Idempotency.open(backend_url, clock=clock) as handle:
         yield handle

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from tests.web.asgi_client import serving
-from tests.web.control_plane import COOLDOWN_US, SECRET, plane_on
-from tests.web.tow_plane import KEYS, TowPlane
+from tests.app.control_plane import COOLDOWN_US, SECRET, plane_on
+from tests.http.asgi_client import serving
+from tests.pulls.tow_plane import KEYS, TowPlane
 from towline.app.control_plane import create_control_app
 from towline.dashboard.collaborators import Desk
 from towline.dashboard.queries import SqlInsights

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from tests.web.control_plane import KEY
-from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
-from tests.web.tow_plane import COMMANDER
+from tests.app.control_plane import KEY
+from tests.dashboard.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
+from tests.pulls.tow_plane import COMMANDER
 from towline.dashboard.live import Live
 from towline.fix.model import Errand
 from towline.jobs.model import OWN_QUEUE, NewJob

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.web.control_plane import KEY
-from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
+from tests.app.control_plane import KEY
+from tests.dashboard.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
 from towline.dashboard.fleet import ORDER
 from towline.dashboard.queries import Place, Sought, SqlInsights, row_for, statement_for
 from towline.jobs.model import OWN_QUEUE, NewJob

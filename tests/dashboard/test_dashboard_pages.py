@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.pull_words import check
-from tests.web.control_plane import KEY
-from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
+from tests.app.control_plane import KEY
+from tests.dashboard.dashboard_plane import DashboardPlane, Visitor, dashboard_on, visiting
+from tests.pulls.pull_words import check
 from towline.dashboard.audit import tail
 from towline.fix.model import STAGES, Errand, StageRecord
 from towline.forges.delivery_log import HourCounts

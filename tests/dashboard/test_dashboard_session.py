@@ -8,10 +8,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.web.asgi_client import serving
-from tests.web.control_plane import KEY, READ_ONLY, SECRET, WITH_KEY, is_problem
-from tests.web.dashboard_plane import DashboardPlane, Visitor, dashboard_on, token_in, visiting
-from tests.web.tow_plane import COMMANDER
+from tests.app.control_plane import KEY, READ_ONLY, SECRET, WITH_KEY, is_problem
+from tests.dashboard.dashboard_plane import (
+    DashboardPlane,
+    Visitor,
+    dashboard_on,
+    token_in,
+    visiting,
+)
+from tests.http.asgi_client import serving
+from tests.pulls.tow_plane import COMMANDER
 from towline.dashboard.session import NEWEST, SESSION_SECONDS
 from towline.dashboard.session_store import SqlSessions, StoredSession
 from towline.http.auth import make_key

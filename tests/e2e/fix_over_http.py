@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.e2e.tow_over_http import OURS, REPO, Place
 from tests.hook_world import SECRET, TOKEN
-from tests.web.asgi_client import DEADLINE
+from tests.http.asgi_client import DEADLINE
 from towline.app.tow import Outside
 from towline.forges.base import NewPull, Opened
 from towline.forges.github.forge import GitHubForge

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import Program
-from tests.sources.samples import SECRET
-from tests.web.front_door import LOOPBACK, head_of, push, until
+from tests.forges.samples import SECRET
+from tests.http.front_door import LOOPBACK, head_of, push, until
 
 MOST_MB = 200
 IDLE, HALF, ENDLESS, DELIVERIES, CALLERS = 10_000, 1_000, 100, 50_000, 16

@@ -24,9 +24,9 @@ from tests.e2e.fix_over_http import (
     the_run,
 )
 from tests.e2e.tow_over_http import HOUR, MINUTE, REPO, place_on, towing
+from tests.forges.samples import shared_headers
 from tests.hook_world import SECRET
-from tests.sources.samples import shared_headers
-from tests.web.front_door import until
+from tests.http.front_door import until
 from towline.fix.model import STAGES, Stage
 from towline_sim.actors.base import Habit
 from towline_sim.actors.scenario import AUTHOR, Customs

@@ -20,7 +20,7 @@ from tests.e2e.fix_over_http import (
     writes_to,
 )
 from tests.e2e.tow_over_http import REPO, place_on, towing
-from tests.web.front_door import until
+from tests.http.front_door import until
 from towline.git.command import Git, GitEnd, GitEnvironment
 from towline_sim.github.faults import HttpFault
 

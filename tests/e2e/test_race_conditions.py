@@ -1,7 +1,7 @@
 """The race conditions of specification 5, on PostgreSQL and Redis.
 
 Two services share the database and the locks, as on two hosts, each with a folder of its own. The
-fourth, a poller that starts again, is in tests/flow/test_poll.py on the same PostgreSQL.
+fourth, a poller that starts again, is in tests/inbox/test_poll.py on the same PostgreSQL.
 """
 
 from __future__ import annotations

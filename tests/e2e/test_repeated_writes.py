@@ -10,10 +10,10 @@ from pathlib import Path
 
 import httpx2
 
+from tests.app.control_plane import is_problem
 from tests.e2e.programs import Program
-from tests.web.control_plane import is_problem
-from tests.web.front_door import settings_for
-from tests.web.writes import OPERATOR, REBUILD, tow, with_key
+from tests.http.front_door import settings_for
+from tests.http.writes import OPERATOR, REBUILD, tow, with_key
 from towline.app.service import Service
 
 ROUNDS = 6

@@ -18,7 +18,7 @@ from tests.e2e.tow_over_http import (
     towing,
     used,
 )
-from tests.web.front_door import until
+from tests.http.front_door import until
 from towline.remediation.strategies import CLOSING_TEXT
 from towline_sim.actors.base import Habit
 from towline_sim.actors.bots import Ruling

@@ -26,7 +26,7 @@ from tests.e2e.tow_over_http import (
     told,
 )
 from tests.hook_world import TOKEN
-from tests.web.front_door import until
+from tests.http.front_door import until
 from towline_sim.actors.scenario import Customs
 
 TRANSIENT = Customs(jenkins={"transient": 1.0})

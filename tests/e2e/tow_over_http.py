@@ -19,8 +19,8 @@ import httpx2
 from tests.clocks import ManualClock
 from tests.hook_world import SECRET, TOKEN
 from tests.hook_world import served as forge_served
+from tests.http.front_door import served, until
 from tests.sim.github_server import Receiver
-from tests.web.front_door import served, until
 from towline.app.service import Service
 from towline.app.tow import Outside
 from towline.app.web import apps_of

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.fix_world import REPO, Nowhere, World
+from tests.fix.fix_world import REPO, Nowhere, World
 from towline.events import CheckChanged
 from towline.fix.model import FixPolicy, FixRules, RunRecord, Stage
 from towline.fix.pipeline import FixHandler, FixParts

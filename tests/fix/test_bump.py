@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixers.workshop import BareSandbox, Tree
+from tests.fix.workshop import BareSandbox, Tree
 from towline.fix.fixers.base import Plan
 from towline.fix.fixers.bump import build
 from towline.fix.fixers.config import PIP_AUDIT, FixerConfig

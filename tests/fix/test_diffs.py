@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fixers.workshop import Tree, git
+from tests.fix.workshop import Tree, git
 from towline.fix.diff import FileChange, Line, before, parse_diff
 from towline_once.errors import Rejected
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.fix_rig import Rig, counted, rig_at
-from tests.flow.fix_world import BROKEN, REPO
+from tests.fix.fix_rig import Rig, counted, rig_at
+from tests.fix.fix_world import BROKEN, REPO
 from towline.fix.attempt import StageEnd
 from towline.fix.model import STAGES
 from towline.fix.starter import run_job

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.fixers.workshop import Tree
+from tests.fix.workshop import Tree
 from towline.fix.audit_schedule import AUDIT, AuditHandler, AuditStarter, schedules_of
 from towline.fix.fixers.pip_audit import PipAudit
 from towline.fix.fixers.pip_audit_report import advisories_in

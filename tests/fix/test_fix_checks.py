@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixers.workshop import BareSandbox, Tree
+from tests.fix.workshop import BareSandbox, Tree
 from towline.fix.attempt import Attempt
 from towline.fix.checks import Safety, Scans, Validation
 from towline.fix.model import BANDIT, AllowedLine, Command, Errand, FixPolicy, RunRecord

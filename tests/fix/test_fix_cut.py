@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.fix_rig import Cut, Fuse, Rig
-from tests.flow.fix_world import REPO, World
+from tests.fix.fix_rig import Cut, Fuse, Rig
+from tests.fix.fix_world import REPO, World
 from towline.events import Actor, Commented
 from towline.fix.model import STAGES, RunRecord
 from towline.fix.requests import errand_of

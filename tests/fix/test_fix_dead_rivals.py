@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.fix_rig import MINUTE_US, Cut, Fuse, Rig
-from tests.flow.fix_world import World
+from tests.fix.fix_rig import MINUTE_US, Cut, Fuse, Rig
+from tests.fix.fix_world import World
 from towline.fix.model import RunRecord
 from towline.jobs.model import Claimed
 from towline_once.backends import backend_over

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fixers.workshop import BareSandbox, Tree
-from tests.flow.test_fix_checks import TOKEN, attempt_for
+from tests.fix.test_fix_checks import TOKEN, attempt_for
+from tests.fix.workshop import BareSandbox, Tree
 from towline.fix.checks import Safety
 from towline.fix.model import AllowedLine, FixPolicy
 from towline.sandbox.base import Ran

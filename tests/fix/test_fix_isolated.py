@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.flow.fix_rig import Rig, rig_at
-from tests.flow.fix_world import Nowhere
+from tests.fix.fix_rig import Rig, rig_at
+from tests.fix.fix_world import Nowhere
 from towline.fix.fixers.base import FixerReport, Plan
 from towline.fix.model import STAGES, Command, RunRecord
 from towline.fix.starter import run_job

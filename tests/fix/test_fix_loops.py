@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.fix_rig import Fuse, Rig, counted, rig_at
-from tests.flow.fix_world import REPO
+from tests.fix.fix_rig import Fuse, Rig, counted, rig_at
+from tests.fix.fix_world import REPO
 from towline.fix.attempt import StageEnd
 from towline.fix.starter import run_job
 from towline_once.backends import Backend, backend_for

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.flow.fix_rig import Rig, failed_check, rig_at
-from tests.flow.fix_world import BROKEN, REPO
+from tests.fix.fix_rig import Rig, failed_check, rig_at
+from tests.fix.fix_world import BROKEN, REPO
 from towline.events import Actor, Commented, Event
 from towline.fix.model import FixRules, IssueRule, RunRecord
 from towline.fix.starter import FixStarter

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.flow.fix_rig import MINUTE_US, Cut, Fuse, Fused, FusedLocks
+from tests.fix.fix_rig import MINUTE_US, Cut, Fuse, Fused, FusedLocks
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
 from towline.events import CheckChanged
 from towline.fix.checks import Safety, Scans, Validation

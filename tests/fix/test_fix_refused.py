@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.fix_rig import Cut, Fuse, Rig
-from tests.flow.fix_world import World
+from tests.fix.fix_rig import Cut, Fuse, Rig
+from tests.fix.fix_world import World
 from towline.fix.attempt import StageEnd
 from towline_once.backends import backend_over
 from towline_once.db.statement import Database

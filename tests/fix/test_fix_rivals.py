@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.fix_rig import Cut, Fuse, Rig
-from tests.flow.fix_world import REPO, World
+from tests.fix.fix_rig import Cut, Fuse, Rig
+from tests.fix.fix_world import REPO, World
 from towline.fix.model import RunRecord
 from towline.fix.starter import run_job
 from towline.forges.base import NewPull, Opened

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixers.workshop import Tree
+from tests.fix.workshop import Tree
 from towline.fix.attempt import Attempt
 from towline.fix.checks import Safety, Scans, Validation
 from towline.fix.fixers.base import Plan

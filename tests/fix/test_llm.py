@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixers.workshop import BareSandbox, Tree
+from tests.fix.workshop import BareSandbox, Tree
 from towline.fix.fixers.base import Plan
 from towline.fix.fixers.config import FixerConfig, LlmConfig, Provider
 from towline.fix.fixers.llm import build, diff_in, files_named, prompt_for

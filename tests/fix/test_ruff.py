@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixers.workshop import BareSandbox, Tree
+from tests.fix.workshop import BareSandbox, Tree
 from towline.fix.fixers.base import Plan
 from towline.fix.fixers.config import FixerConfig
 from towline.fix.fixers.ruff import build

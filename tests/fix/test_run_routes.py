@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from tests.web.asgi_client import serving
-from tests.web.control_plane import COOLDOWN_US, READ_ONLY, Plane, is_problem, plane_on
-from tests.web.tow_plane import AS_DEPUTY, KEYS
+from tests.app.control_plane import COOLDOWN_US, READ_ONLY, Plane, is_problem, plane_on
+from tests.http.asgi_client import serving
+from tests.pulls.tow_plane import AS_DEPUTY, KEYS
 from towline.app.control_plane import create_control_app
 from towline.fix.http import Runs
 from towline.fix.model import Errand, RunRecord, StageRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixers.workshop import Tree
+from tests.fix.workshop import Tree
 from towline.fix.model import FixPolicy
 from towline.fix.safety import Finding, check_patch, matches, refusal, trick
 

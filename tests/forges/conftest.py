@@ -13,11 +13,6 @@ from towline_sim.github.webhooks import HookLogSim, SimHook
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def sim(clock: ManualClock) -> HookLogSim:
     return HookLogSim(clock, token=TOKEN)
 

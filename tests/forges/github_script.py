@@ -14,7 +14,7 @@ import orjson
 
 from tests.clocks import ManualClock
 from tests.hook_world import TOKEN, served
-from tests.web.asgi_client import DEADLINE
+from tests.http.asgi_client import DEADLINE
 from towline.forges.github.forge import GitHubForge
 from towline.forges.snapshot import PullRef
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.sources.samples import NOW, SECRET, SIGNERS, Sample, indexed, listed
+from tests.forges.samples import NOW, SECRET, SIGNERS, Sample, indexed, listed
 from tests.test_tidy import impurity, nodes
 from towline.events import CONCLUSIONS, EVENTS, Actor, CheckChanged, Event
 from towline.forges.delivery import Delivery, DeliveryRejected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.sources.test_github import only, receive
+from tests.forges.test_github_webhooks import only, receive
 from towline.events import (
     Actor,
     CheckChanged,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.samples import (
+from tests.forges.samples import (
     GUID,
     NOW,
     OLD_SECRET,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.samples import (
+from tests.forges.samples import (
     DATA,
     NOW,
     OLD_SECRET,

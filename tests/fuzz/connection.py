@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from tests.clocks import ManualClock
-from tests.sources.samples import SECRET
+from tests.forges.samples import SECRET
 from towline.app.gateway import Gateway
 from towline.http.host_check import Hosts
 from towline.http.uvicorn_protocol import Edge, EdgeLimits, HttpProtocol, protocol_for

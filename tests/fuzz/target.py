@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from tests.sources.samples import SECRET, SIGNING_SECRET
+from tests.forges.samples import SECRET, SIGNING_SECRET
 
 LONGEST_SECONDS: Final = 2.0
 """Of processor time; a hundred times what the largest sound input takes."""

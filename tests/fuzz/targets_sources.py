@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from tests.forges.samples import NOW, SECRET, SIGNERS, SIGNING_SECRET, Sample, indexed, listed
+from tests.forges.test_any_bytes import HEADERS, MADE, check_event, check_refusal
 from tests.fuzz.target import Target, check_message
-from tests.sources.samples import NOW, SECRET, SIGNERS, SIGNING_SECRET, Sample, indexed, listed
-from tests.sources.test_any_bytes import HEADERS, MADE, check_event, check_refusal
 from towline.forges.delivery import BadSignature, Delivery, DeliveryRejected, Malformed
 from towline.inbox.ingest import storable
 from towline.inbox.sources import SOURCES, events_of

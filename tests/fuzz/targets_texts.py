@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from tests.forges.samples import listed
 from tests.fuzz.target import (
     Target,
     joined,
@@ -17,7 +18,6 @@ from tests.fuzz.target import (
     sound_text_of,
     text_of,
 )
-from tests.sources.samples import listed
 from towline.cli.history import since_us
 from towline.fix.fixers.ruff import MOST_FILES, named_files, read_lint_log
 from towline.forges import delivery_log

@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from tests.clocks import ManualClock
+from tests.forges.samples import SIGNERS
 from tests.fuzz.connection import methods_in, replies_in, said_to
 from tests.fuzz.target import TOKEN, Target, check_message, joined, parts_of, refusing, text_of
-from tests.sources.samples import SIGNERS
 from towline.dashboard.fleet import place_in
 from towline.dashboard.page_request import form_of
 from towline.dashboard.session import Sessions

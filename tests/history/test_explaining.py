@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.pull_logs import at, escalated, opened, outcome, remedy
+from tests.history.pull_logs import at, escalated, opened, outcome, remedy
 from towline.history.explain import Note, budget_told, lateness, notes_on, when_next
 from towline.pulls.policy import RepoPolicy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.web.tow_plane import tow_plane_on
+from tests.pulls.tow_plane import tow_plane_on
 from towline.pulls.store import Logged, LogPlace, whole_logs
 
 _OPENED = ("PR_OPENED", {"to": "CREATED"})

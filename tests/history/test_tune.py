@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from tests.core.pull_logs import at, escalated, opened, outcome, remedy
+from tests.history.pull_logs import at, escalated, opened, outcome, remedy
 from towline.history.tune import Row, Waits, as_toml, observe, rows
 from towline.pulls.lifecycle import State
 from towline.pulls.staleness import THRESHOLD_SECONDS

@@ -17,7 +17,7 @@ import httpx2
 import uvicorn
 
 from tests.clocks import ManualClock
-from tests.sources.samples import (
+from tests.forges.samples import (
     OLD_SECRET,
     SECRET,
     github_headers,
@@ -25,7 +25,7 @@ from tests.sources.samples import (
     shared_headers,
     slack_headers,
 )
-from tests.web.asgi_client import DEADLINE, Server
+from tests.http.asgi_client import DEADLINE, Server
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.cli.serve import guarded

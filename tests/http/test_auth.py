@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.app.control_plane import GIVEN, KEY, READ_ONLY, SECRET, Plane, plane_on
 from tests.clocks import ManualClock
 from tests.servers import free_port
-from tests.web.control_plane import GIVEN, KEY, READ_ONLY, SECRET, Plane, plane_on
 from towline import Rejected
 from towline.http.auth import KEPT_SECONDS, Keyring, make_key
 from towline.http.key_attempts import Proxies

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.sources.samples import SIGNERS
-from tests.web.front_door import (
+from tests.forges.samples import SIGNERS
+from tests.http.front_door import (
     LOOPBACK,
     NOTHING,
     SOURCES,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.web.asgi_client import DEADLINE, serving
-from tests.web.front_door import (
+from tests.http.asgi_client import DEADLINE, serving
+from tests.http.front_door import (
     LOOPBACK,
     FrontDoor,
     Knock,

@@ -8,8 +8,8 @@ from typing import Any, cast
 import httpx2
 import pytest
 
-from tests.web.control_plane import is_problem
-from tests.web.front_door import Knock, ping, served, slack
+from tests.app.control_plane import is_problem
+from tests.http.front_door import Knock, ping, served, slack
 from towline.app.gateway import Gateway
 from towline.http.auth import Keyring
 from towline.http.host_check import Hosts

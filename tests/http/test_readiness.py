@@ -19,11 +19,11 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.app.control_plane import is_problem
 from tests.clocks import ManualClock
 from tests.e2e.programs import Program
+from tests.http.asgi_client import DEADLINE, Ahead, serving
 from tests.servers import PostgresServer, RedisServer
-from tests.web.asgi_client import DEADLINE, Ahead, serving
-from tests.web.control_plane import is_problem
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings

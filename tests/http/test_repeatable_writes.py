@@ -12,10 +12,10 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests.app.control_plane import is_problem
 from tests.clocks import ManualClock
-from tests.web.control_plane import is_problem
-from tests.web.front_door import FrontDoor
-from tests.web.writes import (
+from tests.http.front_door import FrontDoor
+from tests.http.writes import (
     AS_DEPUTY,
     AS_OPERATOR,
     REBUILD,

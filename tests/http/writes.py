@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.flow.tow_rig import OURS
-from tests.web.front_door import FrontDoor, front_door
-from tests.web.tow_plane import record_of
+from tests.http.front_door import FrontDoor, front_door
+from tests.pulls.tow_plane import record_of
+from tests.reconciler.tow_rig import OURS
 from towline.app.service import Service
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import JobRecord

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.clocks import ManualClock
-from tests.sources.samples import OLD_SECRET, SECRET, github_headers
+from tests.forges.samples import OLD_SECRET, SECRET, github_headers
 from towline.fix.model import FixPolicy, FixRules
 from towline.fix.starter import StartReader
 from towline.inbox.ingest import Ingest, Receipt, Sender

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tests.clocks import ManualClock
-from tests.flow.recovery_world import FOREVER_US, Crash, Quiet
 from tests.forges import gitlab_place
 from tests.hook_world import served
+from tests.inbox.recovery_world import FOREVER_US, Crash, Quiet
 from tests.sim import github_server
 from towline.events import Commented, Event, IssueChanged
 from towline.forges.delivery import Delivery

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.arrivals import Desk, check, comment
-from tests.sources.samples import GUID, SIGNERS, slack_headers
+from tests.forges.samples import GUID, SIGNERS, slack_headers
+from tests.inbox.arrivals import Desk, check, comment
 from towline.events import CheckChanged, Commented, Event
 from towline.inbox.dispatch import DeliveryHandler, Track, events_of_stored, payload_of
 from towline.inbox.model import Arrival, Stored

@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from tests.clocks import ManualClock
-from tests.sources.samples import DATA, SECRET, Sample, indexed, listed, needs_data
-from tests.web.front_door import (
+from tests.forges.samples import DATA, SECRET, Sample, indexed, listed, needs_data
+from tests.http.front_door import (
     FORM,
     FrontDoor,
     Knock,

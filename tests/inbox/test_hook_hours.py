@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.app.control_plane import READ_ONLY, Plane
 from tests.clocks import ManualClock
-from tests.web.asgi_client import serving
-from tests.web.control_plane import READ_ONLY, Plane
+from tests.http.asgi_client import serving
 from towline.forges.delivery_log import HOUR_US, HourCounts, hour_of
 from towline.inbox.lost_deliveries import SqlHookHours
 from towline_once.backends import database_for

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.sources.samples import OLD_SECRET, github_headers
-from tests.web.control_plane import is_problem
-from tests.web.front_door import (
+from tests.app.control_plane import is_problem
+from tests.forges.samples import OLD_SECRET, github_headers
+from tests.http.front_door import (
     FORM,
     FrontDoor,
     Knock,

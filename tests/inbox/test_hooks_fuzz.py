@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.sources.samples import SIGNERS
-from tests.web.front_door import FORM, SOURCES, FrontDoor, Knock, RawReply, front_door, ping, slack
+from tests.forges.samples import SIGNERS
+from tests.http.front_door import FORM, SOURCES, FrontDoor, Knock, RawReply, front_door, ping, slack
 
 numbers = itertools.count(1)
 SOON = 0.15

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.web.control_plane import is_problem
-from tests.web.front_door import (
+from tests.app.control_plane import is_problem
+from tests.http.front_door import (
     FrontDoor,
     Knock,
     RawReply,

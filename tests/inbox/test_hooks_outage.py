@@ -12,10 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.app.control_plane import is_problem
 from tests.faults.far import CountingProxy, Far
+from tests.http.front_door import FrontDoor, Knock, check, front_door, ping, push, slack, until
 from tests.servers import PostgresServer, at_port, drop_database
-from tests.web.control_plane import is_problem
-from tests.web.front_door import FrontDoor, Knock, check, front_door, ping, push, slack, until
 from towline_once.db.sqlite_driver import sqlite3
 
 PATIENCE = 0.7

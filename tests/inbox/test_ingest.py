@@ -14,8 +14,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.arrivals import Desk, check, comment
-from tests.sources.samples import SECRET, github_headers, shared_headers, slack_headers
+from tests.forges.samples import SECRET, github_headers, shared_headers, slack_headers
+from tests.inbox.arrivals import Desk, check, comment
 from towline.forges.delivery import BadSignature, Malformed, NoSecret
 from towline.inbox.dispatch import payload_of
 from towline.inbox.ingest import Receipt, new_job_id, storable

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.poll_world import SCENES, GitLabScene, PollWorld, gitlab_scene
-from tests.flow.recovery_world import Crash
+from tests.inbox.poll_world import SCENES, GitLabScene, PollWorld, gitlab_scene
+from tests.inbox.recovery_world import Crash
 from towline.inbox.ingest import DELIVERY
 from towline.inbox.poll import PollReport, PollRules
 from towline.jobs.model import OWN_QUEUE, Wish

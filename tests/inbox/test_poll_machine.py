@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.clocks import ManualClock
-from tests.flow.poll_world import GitLabScene, PollWorld, gitlab_scene
-from tests.flow.recovery_world import Crash
 from tests.forges.gitlab_place import TOKEN
+from tests.inbox.poll_world import GitLabScene, PollWorld, gitlab_scene
+from tests.inbox.recovery_world import Crash
 from towline.forges.gitlab.client import GitLabApi
 from towline.forges.gitlab.polling import GitLabPolling
 from towline.inbox.poll import PollRules

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.poll_world import GitLabScene, JiraScene, PollWorld, gitlab_scene, jira_scene
 from tests.forges.gitlab_place import REPO
+from tests.inbox.poll_world import GitLabScene, JiraScene, PollWorld, gitlab_scene, jira_scene
 from towline.events import Commented, Pushed
 from towline.inbox.dispatch import events_of_stored
 from towline.inbox.model import Stored

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.recovery_world import Quiet
+from tests.inbox.recovery_world import Quiet
 from towline.forges.delivery import Delivery
 from towline.forges.delivery_log import ForgeUnavailable
 from towline.forges.polling import Page, Thing, mark_from

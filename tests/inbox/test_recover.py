@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.recovery_world import APP, LIB, Crash, DyingDocuments, FailingIngest, Quiet, World
 from tests.hook_world import SECRET, TOKEN, Door, served
+from tests.inbox.recovery_world import APP, LIB, Crash, DyingDocuments, FailingIngest, Quiet, World
 from towline.forges.delivery_log import HOUR_US, HookHour, app_hook
 from towline.forges.github.delivery_log import GitHubHookLog
 from towline.inbox.ingest import Sender

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.sources.samples import NOW, SECRET, shared_headers
+from tests.forges.samples import NOW, SECRET, shared_headers
 from towline.events import CheckChanged
 from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations import generic_ci

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.samples import NOW, SECRET, Sample, each, listed, shared_headers
+from tests.forges.samples import NOW, SECRET, Sample, each, listed, shared_headers
 from towline.events import CheckChanged
 from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations.jenkins import webhooks as jenkins

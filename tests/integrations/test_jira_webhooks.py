@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sources.samples import NOW, OLD_SECRET, SECRET, Sample, each, listed, shared_headers
+from tests.forges.samples import NOW, OLD_SECRET, SECRET, Sample, each, listed, shared_headers
 from towline.events import IssueChanged
 from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations.jira import webhooks as jira

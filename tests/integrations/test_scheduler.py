@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.sources.samples import NOW, SECRET, shared_headers
+from tests.forges.samples import NOW, SECRET, shared_headers
 from towline.events import Ticked
 from towline.forges.delivery import BadSignature, Delivery, Malformed
 from towline.integrations import scheduler

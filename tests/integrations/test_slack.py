@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.sources.samples import (
+from tests.forges.samples import (
     DATA,
     NOW,
     OLD_SECRET,

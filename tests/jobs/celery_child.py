@@ -1,4 +1,4 @@
-"""A Celery worker as a process: `python -m tests.engines.celery_child SETTINGS`.
+"""A Celery worker as a process: `python -m tests.jobs.celery_child SETTINGS`.
 
 Its handlers leave a row for each start, and one effect for each job. SIGTERM stops it gently.
 """

@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncpg
 
-from tests.engines.celery_child import TABLES
+from tests.jobs.celery_child import TABLES
 from towline.jobs.celery import CeleryBell
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import SqlJobs
@@ -54,7 +54,7 @@ class World:
                 [
                     sys.executable,
                     "-m",
-                    "tests.engines.celery_child",
+                    "tests.jobs.celery_child",
                     json.dumps(usual | given | settings),
                 ],
                 cwd=ROOT,

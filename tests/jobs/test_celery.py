@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis
 
-from tests.engines.celery_world import World, alongside, some, world
+from tests.jobs.celery_world import World, alongside, some, world
 from tests.servers import RedisServer
 from towline.jobs.celery import QUEUE, TASK, CeleryBell, celery_app
 from towline.jobs.model import NewJob

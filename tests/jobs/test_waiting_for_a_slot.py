@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.engines.celery_world import some
+from tests.jobs.celery_world import some
 from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.jobs.store import SqlJobs
 from towline_once.backends import database_for

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from towline.observability.audit import AuditFile
 from towline_once.metrics import Audit
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WRITER = """
 import sys
 from towline.observability.audit import AuditFile

@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse as StarletteJSON
 from starlette.routing import Route
 
 import towline
-from tests.web.asgi_client import one_shop
+from tests.http.asgi_client import one_shop
 from towline_once.asgi.messages import Receive, Scope, Send
 
 KEY = {"Idempotency-Key": "order-7"}

@@ -16,9 +16,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 import towline
 from tests.fault_proxy import FaultProxy
-from tests.servers import at_port
-from tests.web.asgi_client import DEADLINE, Ahead, Reply, call, one_shop, serving
-from tests.web.payment_apps import (
+from tests.http.asgi_client import DEADLINE, Ahead, Reply, call, one_shop, serving
+from tests.once.payment_apps import (
     KEY,
     ORDER,
     Till,
@@ -28,6 +27,7 @@ from tests.web.payment_apps import (
     plain_app,
     starlette_app,
 )
+from tests.servers import at_port
 from towline_once.asgi.messages import Message, Receive, Scope, Send
 
 # ---------------------------------------------------------------------- large and streamed answers

@@ -17,9 +17,9 @@ from starlette.routing import Route
 
 import towline
 from tests.fault_proxy import FaultProxy
+from tests.http.asgi_client import DEADLINE, JSON, Ahead, Reply, call, one_shop, scope_of
+from tests.once.payment_apps import Till, plain_app
 from tests.servers import at_port
-from tests.web.asgi_client import DEADLINE, JSON, Ahead, Reply, call, one_shop, scope_of
-from tests.web.payment_apps import Till, plain_app
 from towline_once.asgi.messages import Message, Receive, Scope, Send
 from towline_once.errors import LeaseLost
 

@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
 import towline
-from tests.web.asgi_client import DEADLINE, call, one_shop, serving
-from tests.web.payment_apps import (
+from tests.http.asgi_client import DEADLINE, call, one_shop, serving
+from tests.once.payment_apps import (
     FRAMEWORKS,
     KEY,
     ORDER,

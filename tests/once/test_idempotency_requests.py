@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import towline
-from tests.web.asgi_client import JSON, Reply, call, one_shop
+from tests.http.asgi_client import JSON, Reply, call, one_shop
 from towline_once.asgi.messages import Receive, Scope, Send
 
 TEXT = (b"content-type", b"text/plain")

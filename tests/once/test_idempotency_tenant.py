@@ -28,8 +28,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import towline
-from tests.web.asgi_client import DEADLINE, JSON, Reply, call, one_shop, serving
-from tests.web.payment_apps import KEY, ORDER, Till, assert_problem, pay, plain_app
+from tests.http.asgi_client import DEADLINE, JSON, Reply, call, one_shop, serving
+from tests.once.payment_apps import KEY, ORDER, Till, assert_problem, pay, plain_app
 from towline_once.asgi.messages import Receive, Scope, Send
 
 TOKENS = {"ann-1": "ann", "ann-2": "ann", "bob-1": "bob"}

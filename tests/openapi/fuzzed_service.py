@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from tests.clocks import ManualClock
 from tests.e2e.programs import ROOT, Program
-from tests.web.test_run_routes import RunPlane
-from tests.web.tow_plane import KEYS, TowPlane
+from tests.fix.test_run_routes import RunPlane
+from tests.pulls.tow_plane import KEYS, TowPlane
 from towline_once.backends import database_for
 
 KEY = "a-key-of-these-tests-and-of-nothing-else"

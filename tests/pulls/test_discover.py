@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import REPO, Rig
+from tests.reconciler.tow_rig import REPO, Rig
 from towline_once.db.statement import Database
 from towline_sim.github.fault_dice import ApiFaults, FaultDice, HookFaults, Outage
 

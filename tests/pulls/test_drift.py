@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.pull_words import (
+from tests.pulls.pull_words import (
     CONTEXT,
     HEAD,
     NEXT,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.pull_words import check, facts, policy, pull, suite
+from tests.pulls.pull_words import check, facts, policy, pull, suite
 from towline.events import Event
 from towline.pulls.facts import (
     CheckFact,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.pull_words import (
+from tests.pulls.pull_words import (
     APPROVER,
     BOT,
     HEAD,

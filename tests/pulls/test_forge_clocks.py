@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.core.pull_words import (
+from tests.pulls.pull_words import (
     CONTEXT,
     SECOND_US,
     START_US,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.pull_words import (
+from tests.pulls.pull_words import (
     CONTEXT,
     PERSON,
     after,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.core.pull_words import (
+from tests.pulls.pull_words import (
     CONTEXT,
     HEAD,
     NEXT,

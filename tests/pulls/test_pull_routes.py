@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.web.asgi_client import serving
-from tests.web.control_plane import WITH_KEY, is_problem
-from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
+from tests.app.control_plane import WITH_KEY, is_problem
+from tests.http.asgi_client import serving
+from tests.pulls.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
 from towline.pulls.budgets import MAX_TRIES, spent
 from towline.pulls.facts import Facts
 from towline.pulls.policy import RepoPolicy, TowPolicy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.core.pull_words import REPO, check, facts, new_record, policy, pull, review
+from tests.pulls.pull_words import REPO, check, facts, new_record, policy, pull, review
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import SqlJobs

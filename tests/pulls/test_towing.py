@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.pull_words import BOT, PERSON, pull
+from tests.pulls.pull_words import BOT, PERSON, pull
 from towline.events import Actor
 from towline.pulls.selection import is_person, is_towed, same_login, vulnerability_of
 from towline.pulls.signals import Towing

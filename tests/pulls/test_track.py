@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
-from tests.core.pull_words import (
+from tests.pulls.pull_words import (
     CONTEXT,
     REPO,
     check,

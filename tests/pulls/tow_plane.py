@@ -8,8 +8,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from tests.flow.tow_rig import Rig
-from tests.web.control_plane import COOLDOWN_US, GIVEN, Plane, plane_on
+from tests.app.control_plane import COOLDOWN_US, GIVEN, Plane, plane_on
+from tests.reconciler.tow_rig import Rig
 from towline.app.control_plane import create_control_app
 from towline.commands.service import Bridge
 from towline.config import ApiKeySettings

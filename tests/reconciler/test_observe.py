@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import REPO, Rig, policy
+from tests.reconciler.tow_rig import REPO, Rig, policy
 from towline.reconciler.observe import score
 from towline_once.db.statement import Database
 

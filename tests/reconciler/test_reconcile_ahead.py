@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import OURS, REPO, Rig, policy
+from tests.reconciler.tow_rig import OURS, REPO, Rig, policy
 from towline.forges.delivery_log import ForgeUnavailable
 from towline.forges.snapshot import PullRef
 from towline_once.db.statement import Database

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import AUTHOR, REPO, Rig
+from tests.reconciler.tow_rig import AUTHOR, REPO, Rig
 from towline.forges.snapshot import PullRef
 from towline.remediation.record_changes import Ending, Order, begun, ended
 from towline_once.db.statement import Database

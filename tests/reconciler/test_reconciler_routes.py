@@ -11,9 +11,9 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from tests.web.asgi_client import serving
-from tests.web.control_plane import WITH_KEY, is_problem
-from tests.web.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
+from tests.app.control_plane import WITH_KEY, is_problem
+from tests.http.asgi_client import serving
+from tests.pulls.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
 from towline.cli import app
 from towline.forges.snapshot import PullRef
 from towline.remediation.breakers import GLOBAL, Breakers, breaker_of_check, breaker_of_repo

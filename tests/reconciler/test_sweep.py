@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.pull_words import CONTEXT, START_US, check, new_record, snapshot
+from tests.pulls.pull_words import CONTEXT, START_US, check, new_record, snapshot
 from towline.pulls.budgets import MAX_TRIES, none_used, spent
 from towline.pulls.facts import Facts
 from towline.pulls.lifecycle import State

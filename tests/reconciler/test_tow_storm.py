@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.flow.tow_audit import audit
-from tests.flow.tow_storm import REPOS, Storm, StormClock
+from tests.reconciler.tow_audit import audit
+from tests.reconciler.tow_storm import REPOS, Storm, StormClock
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tests.flow.tow_ledger import Key
-from tests.flow.tow_rig import CHECKS, OURS
-from tests.flow.tow_storm import BUILD, JENKINS, POLICY, REPOS, Storm
+from tests.reconciler.tow_ledger import Key
+from tests.reconciler.tow_rig import CHECKS, OURS
+from tests.reconciler.tow_storm import BUILD, JENKINS, POLICY, REPOS, Storm
 from towline.pulls.budgets import LIFETIME_FACTOR, MAX_TRIES, STRATEGIES
 from towline.pulls.model import PullEvent, PullRecord
 from towline.remediation.strategies import OUTCOME, REMEDIES

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tests.clocks import ManualClock
-from tests.flow.tow_ledger import Ledger
-from tests.flow.tow_rig import AUTHOR, BOTS, CHECKS, OURS, Rig
+from tests.reconciler.tow_ledger import Ledger
+from tests.reconciler.tow_rig import AUTHOR, BOTS, CHECKS, OURS, Rig
 from towline.events import PullRequestChanged
 from towline.jobs.model import Claimed
 from towline.jobs.store import SqlJobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import REPO, Rig
+from tests.reconciler.tow_rig import REPO, Rig
 from towline.forges.snapshot import PullRef
 from towline.integrations.notify import AppriseNotifier
 from towline.jobs.model import OWN_QUEUE, Wish

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.mortal import Died, Mortal
-from tests.flow.tow_rig import AUTHOR, OURS, REPO, Rig, policy
+from tests.reconciler.mortal import Died, Mortal
+from tests.reconciler.tow_rig import AUTHOR, OURS, REPO, Rig, policy
 from towline.forges.snapshot import PullRef
 from towline.integrations.ci import Ci
 from towline.pulls.policy import RepoPolicy

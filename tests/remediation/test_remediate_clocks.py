@@ -7,7 +7,7 @@ from copy import copy
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import Rig
+from tests.reconciler.tow_rig import Rig
 from towline.forges.snapshot import PullRef
 from towline.remediation.record_changes import Order
 from towline_once.db.statement import Database

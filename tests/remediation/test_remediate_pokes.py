@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.tow_rig import REPO, Rig
+from tests.reconciler.tow_rig import REPO, Rig
 from towline.integrations.http_trigger import HttpPoster
 from towline.pulls.signals import TRIGGER_KINDS, Poked, Signals, Trigger
 from towline.remediation.triggers import Errand, Poker

@@ -16,10 +16,10 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.fault_proxy import FaultProxy
-from tests.flow.submitting import AuditLog
-from tests.flow.submitting import Mesh as Process
+from tests.http.asgi_client import Reply, scope_of, serving
 from tests.servers import PostgresServer, at_port
-from tests.web.asgi_client import Reply, scope_of, serving
+from tests.submit.submitting import AuditLog
+from tests.submit.submitting import Mesh as Process
 from towline.submit.http import Mesh
 from towline_once.asgi.messages import Message, Problem
 from towline_once.backends import database_for

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
-from tests.flow.submitting import Mesh as Process
-from tests.web.asgi_client import Reply, call
-from tests.web.test_mesh import Doorman
+from tests.http.asgi_client import Reply, call
+from tests.submit.submitting import Mesh as Process
+from tests.submit.test_mesh import Doorman
 from towline.submit.http import Mesh
 from towline_once.backends import database_for
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.submitting import DAY, HOUR, Mesh
+from tests.submit.submitting import DAY, HOUR, Mesh
 from towline import payload_hash
 from towline.jobs.model import NewJob
 from towline.submit.store import Proposal

@@ -7,7 +7,7 @@ import asyncio
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.submitting import DAY, HOUR, KEEP, Mesh
+from tests.submit.submitting import DAY, HOUR, KEEP, Mesh
 from towline.jobs.model import NewJob
 from towline.jobs.store import SqlJobs
 from towline.submit.rules import Load, Submission, read_submission

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.submitting import Mesh
+from tests.submit.submitting import Mesh
 from towline_once.db.statement import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = 20
 SUBMITTER = f"""
 import asyncio, json, sys
-from tests.flow.submitting import Mesh
+from tests.submit.submitting import Mesh
 from towline_once.clock import SystemClock
 from towline_once.backends import database_for
 

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from tests.clocks import ManualClock
-from tests.flow.submitting import Mesh
+from tests.submit.submitting import Mesh
 from towline import payload_hash
 from towline.jobs.model import Backoff, Claimed, NewJob, Wish
 from towline.submit.rules import BadDigest

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
-from tests.flow.submitting import DAY, Mesh
-from tests.store.test_pulls import line, put, ref
+from tests.pulls.test_pull_store import line, put, ref
+from tests.submit.submitting import DAY, Mesh
 from towline.dashboard.queries import BACKLOG
 from towline.forges.delivery_log import HourCounts
 from towline.inbox.lost_deliveries import SqlHookHours
