@@ -25,7 +25,6 @@ CLOCKS_AND_DICE = {
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
     *("uuid.uuid1", "uuid.uuid4", "uuid.uuid6", "uuid.uuid7"),
 }
-CORE_PACKAGES = {"cronsim", "orjson", "packaging", "rfc8785"}
 
 # Each pattern is written so that it does not match its own source.
 REGISTRY_HOST = re.compile(

@@ -22,7 +22,7 @@ from towline.dashboard.session_store import SqlSessions
 from towline.fix.http import Runs
 from towline.fix.store import SqlRuns
 from towline.inbox.lost_deliveries import SqlHookHours
-from towline.pulls.access import Tow
+from towline.reconciler.access import Tow
 from towline_once.db.statement import Statement
 
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
@@ -53,7 +53,7 @@ class DashboardPlane(TowPlane):
             ready=self.ready(ready_seconds),
             bell=self.rings,
             hours=SqlHookHours(self.database),
-            tow=Tow(self.pulls, self.bridge, self.rig.reconciler, self.board, self.policy),
+            tow=Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board),
             runs=Runs(self.runs, 3),
             desk=Desk(
                 self.insights, self.sessions, None, self.audit_file, forges,

@@ -16,7 +16,7 @@ from tests.pulls.tow_plane import COMMANDER
 from towline.dashboard.live import Live
 from towline.fix.model import Errand
 from towline.jobs.model import OWN_QUEUE, NewJob
-from towline.pulls.access import Tow
+from towline.reconciler.access import Tow
 from towline.remediation.breakers import GLOBAL
 from towline_once.asgi.messages import Problem
 
@@ -167,7 +167,7 @@ async def test_changes_are_told(plane: DashboardPlane, visitor: Visitor) -> None
 
 async def test_watchers_are_bounded(plane: DashboardPlane) -> None:
     """One more than there is room for is asked to come later; at the end all are told."""
-    tow = Tow(plane.pulls, plane.bridge, plane.rig.reconciler, plane.board, plane.policy)
+    tow = Tow(plane.pulls, plane.policy, plane.bridge, plane.rig.reconciler, plane.board)
     live = Live(plane.insights, tow, plane.clock, every=0.01, most=1)
     with live.watching(None) as watcher:
         with pytest.raises(Problem) as refused, live.watching(None):

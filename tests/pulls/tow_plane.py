@@ -15,12 +15,12 @@ from towline.commands.service import Bridge
 from towline.config import ApiKeySettings
 from towline.forges.snapshot import PullRef
 from towline.inbox.lost_deliveries import SqlHookHours
-from towline.pulls.access import Tow
 from towline.pulls.budgets import none_used
 from towline.pulls.facts import Facts
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.pulls.store import Change, SqlPulls
+from towline.reconciler.access import Tow
 from towline.remediation.breakers import GLOBAL
 from towline_once.backends import backend_over
 from towline_once.coordination.breaker_registry import BreakerBoard
@@ -82,7 +82,7 @@ class TowPlane(Plane):
             ready=self.ready(ready_seconds),
             bell=self.rings,
             hours=SqlHookHours(self.database),
-            tow=Tow(self.pulls, self.bridge, self.rig.reconciler, self.board, self.policy),
+            tow=Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board),
         )
 
     async def tow(

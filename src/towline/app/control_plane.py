@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
 from towline.app.openapi_page import CONTENT_SECURITY_POLICY, page_of
+from towline.commands import http as command_routes
 from towline.dashboard import http as session_routes
 from towline.dashboard.app import create_dashboard
 from towline.dashboard.collaborators import Desk
@@ -27,9 +28,9 @@ from towline.inbox.access import Control, TheControl
 from towline.inbox.model import Inbox
 from towline.jobs.model import Bell, JobStore
 from towline.pulls import http as pull_routes
-from towline.pulls.access import Tow
 from towline.reconciler import http as reconciler_routes
 from towline.reconciler import status
+from towline.reconciler.access import Tow
 from towline_once.metrics import Audit
 from towline_once.ports import Clock
 
@@ -85,6 +86,7 @@ def create_control_app(
     if tow is not None:
         app.state.tow = tow
         app.include_router(pull_routes.router)
+        app.include_router(command_routes.router)
         app.include_router(status.router)
         app.include_router(reconciler_routes.router)
     if runs is not None:

@@ -16,7 +16,7 @@ from towline.dashboard.live import Live
 from towline.dashboard.page_request import House, guarded
 from towline.dashboard.render import static_file
 from towline.inbox.access import Control
-from towline.pulls.access import Tow
+from towline.reconciler.access import Tow
 from towline_once.asgi.messages import Problem
 
 _GET: Final = ["GET"]

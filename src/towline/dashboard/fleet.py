@@ -7,21 +7,21 @@ from typing import Final, NamedTuple
 
 from starlette.responses import Response
 
+from towline.commands.http import give_order
 from towline.dashboard.health import SPANS, health_of, span_of
 from towline.dashboard.page_request import Form, Visit, action, page, went
 from towline.dashboard.pull import pull_page
 from towline.dashboard.queries import Place, Sought, SqlInsights
 from towline.dashboard.render import HOME, duration, pull_path, words
 from towline.forges.snapshot import PullRef
-from towline.pulls.access import Tow
 from towline.pulls.budgets import exhausted
 from towline.pulls.fleet import BadCursor, Wanted, full_name, rule_of, story_of
-from towline.pulls.http import give_order
 from towline.pulls.http_models import LONGEST_NAME, ResetBody, current_diagnosis
 from towline.pulls.lifecycle import STATES, TERMINAL, WAITING_FOR, State
 from towline.pulls.model import PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.pulls.staleness import is_stale
+from towline.reconciler.access import Tow
 from towline.reconciler.http import reset_breakers
 from towline.reconciler.rules import STRATEGY_OF
 from towline_once.asgi.messages import Problem

@@ -17,9 +17,9 @@ from towline.forges.delivery_log import HookHour
 from towline.http.models import moment
 from towline.inbox.access import Control
 from towline.jobs.model import Depth
-from towline.pulls.access import Tow
 from towline.pulls.lifecycle import State
 from towline.pulls.statistics import HOUR_US, Step, What, bucket_of, healed_by
+from towline.reconciler.access import Tow
 from towline_once.coordination.circuit_breaker import Report
 from towline_once.errors import TowlineError
 

@@ -21,9 +21,9 @@ from towline.dashboard.fleet import board_of
 from towline.dashboard.page_request import Visit, page
 from towline.dashboard.queries import SqlInsights
 from towline.dashboard.render import GUARDS
-from towline.pulls.access import Tow
 from towline.pulls.http_models import parsed_ref
 from towline.pulls.lifecycle import State
+from towline.reconciler.access import Tow
 from towline_once.asgi.messages import Problem
 from towline_once.ports import Clock
 

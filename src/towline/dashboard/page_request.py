@@ -17,8 +17,8 @@ from towline.dashboard.session import Session, Sessions
 from towline.http.auth import Principal, peer_of
 from towline.http.key_text import allows
 from towline.inbox.access import Control
-from towline.pulls.access import Tow
 from towline.pulls.http import refusal_of
+from towline.reconciler.access import Tow
 from towline_once.asgi.messages import Hangup, Problem, read_body
 from towline_once.errors import TowlineError
 

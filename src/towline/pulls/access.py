@@ -1,34 +1,34 @@
-"""What the routes of the tow work with."""
+"""What the routes about pull requests work with.
+
+The application keeps one such object. Rooms that come later add to it what their own routes need
+(`commands/access.py`, `reconciler/access.py`). Each route is given the part that its room knows.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import Depends, Request
 
-from towline.commands.service import Bridge
 from towline.http.access import Needs
 from towline.http.auth import Principal
 from towline.pulls.policy import TowPolicy
 from towline.pulls.store import PullStore
-from towline.reconciler.sweep import Reconciler
-from towline_once.coordination.breaker_registry import BreakerBoard
 
 
-class Tow(NamedTuple):
-    """The collaborators of these routes."""
+@dataclass(frozen=True)
+class PullRoutes:
+    """What it takes to look at pull requests."""
 
     pulls: PullStore
-    orders: Bridge
-    sweeper: Reconciler
-    breakers: BreakerBoard
     policy: TowPolicy
 
 
-def tow_of(request: Request) -> Tow:
-    tow: Tow = request.app.state.tow
+def pulls_of(request: Request) -> PullRoutes:
+    tow: PullRoutes = request.app.state.tow
     return tow
 
 
-TheTow = Annotated[Tow, Depends(tow_of)]
+ThePulls = Annotated[PullRoutes, Depends(pulls_of)]
 Admin = Annotated[Principal, Depends(Needs("admin"))]

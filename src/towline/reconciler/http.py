@@ -16,10 +16,11 @@ from towline.http.json_body import JsonBody
 from towline.http.models import moment
 from towline.http.problem_docs import documented
 from towline.inbox.access import TheControl
-from towline.pulls.access import Admin, TheTow
+from towline.pulls.access import Admin
 from towline.pulls.fleet import full_name
 from towline.pulls.http import refusal_of
 from towline.pulls.http_models import DryRun, RepoFilter, ResetBody
+from towline.reconciler.access import TheTow
 from towline.reconciler.observe import WINDOW_HOURS, score
 from towline.reconciler.observe_score import Agreed
 from towline_once.asgi.messages import Problem

@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 from towline.http.access import Reader
 from towline.http.problem_docs import documented
 from towline.inbox.access import Control, TheControl
-from towline.pulls.access import TheTow, Tow
 from towline.pulls.budgets import LIFETIME_FACTOR, STRATEGIES, Counts, Strategy
 from towline.pulls.fleet import story_of
 from towline.pulls.http import UNKNOWN, found_pull
@@ -35,6 +34,7 @@ from towline.pulls.http_models import (
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import RepoPolicy, TowPolicy
+from towline.reconciler.access import TheTow, Tow
 from towline.reconciler.decision import as_stored, case_of, diagnosed, history_of
 from towline.remediation.escalation_text import ESCALATED
 

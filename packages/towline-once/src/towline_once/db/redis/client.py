@@ -19,7 +19,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from towline_once.db.notify import LocalMailbox
 from towline_once.db.redis.address import parse_url
@@ -38,10 +38,6 @@ from towline_once.errors import Rejected, TowlineError, Transient, Unavailable
 from towline_once.loop_guard import LoopGuard
 from towline_once.metrics import STORE_LOSS
 from towline_once.ports import Clock
-
-if TYPE_CHECKING:
-    from towline_once.db.redis.entra import EntraCredentials
-
 
 # ------------------------------------------------------------ redis_script
 # Lua scripts whose concurrent calls share one execution.
@@ -267,6 +263,20 @@ class Listener(Protocol):
     def wake_all(self) -> None: ...
 
 
+class Credentials(Protocol):
+    """Credentials that change while the handle is open, such as tokens (`entra.py`)."""
+
+    async def get(self) -> tuple[str, str]:
+        """A user and a password that are good now."""
+        ...
+
+    def on_renewal(self, renewed: Callable[[str, str], None]) -> None:
+        """`renewed` is called with each new user and password."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
 class Redis:
     def __init__(
         self,
@@ -274,7 +284,7 @@ class Redis:
         *,
         clock: Clock,
         timeout: float = 5.0,
-        credentials: EntraCredentials | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = parse_url(url)
         self.clock = clock
@@ -386,7 +396,7 @@ class Redis:
             if isinstance(error, Exception):
                 raise error_of_connecting(error, str(self.address)) from error
             raise
-        connection = Multiplexer(wire, self)
+        connection = Multiplexer(wire, self, str(self.address))
         try:
             server, memory = await asyncio.gather(
                 connection.send(pack("INFO", "server")), connection.send(pack("INFO", "memory"))

@@ -18,7 +18,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from towline_once.errors import (
     MissingExtra,
@@ -35,9 +35,6 @@ try:
     from redis.asyncio.connection import AbstractConnection
 except ModuleNotFoundError as missing:
     raise MissingExtra("redis:// needs redis-py: pip install 'towline[redis]'") from missing
-
-if TYPE_CHECKING:
-    from towline_once.db.redis.client import Redis
 
 _LAST_LOOK_SECONDS = 0.01
 _LONGEST_WORDS = 300
@@ -123,16 +120,33 @@ def shown(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_WORDS])
 
 
-class Multiplexer:
-    """`connection` is connected; from now on it belongs to the multiplexer."""
+class Handle(Protocol):
+    """What a multiplexer asks of the handle that it serves."""
 
-    def __init__(self, connection: AbstractConnection, redis: Redis) -> None:
+    timeout: float
+
+    def heard(self, channel: str, topic: str) -> None:
+        """Something was published."""
+        ...
+
+    def ended(self, connection: Multiplexer) -> None:
+        """This connection is of no use any more."""
+        ...
+
+
+class Multiplexer:
+    """`connection` is connected; from now on it belongs to the multiplexer.
+
+    `place` is the server's address, for messages.
+    """
+
+    def __init__(self, connection: AbstractConnection, redis: Handle, place: str) -> None:
         self.ended = False
         self._connection = connection
         # redis-py offers no way to write without waiting, so we take its writer.
         self._writer = cast("asyncio.StreamWriter", connection._writer)
         self._redis = redis
-        self._place = str(redis.address)
+        self._place = place
         self._timeout = redis.timeout
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[bytes] = []
