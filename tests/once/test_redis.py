@@ -324,9 +324,9 @@ async def test_error_replies_say_what_the_caller_can_do(text: str, kind: type[Ex
 @pytest.mark.parametrize(
     ("missing", "module"),
     [
-        ("redis.asyncio", "redis_address"),
-        ("redis", "redis_multiplexer"),
-        ("hiredis", "redis_multiplexer"),
+        ("redis.asyncio", "address"),
+        ("redis", "multiplexer"),
+        ("hiredis", "multiplexer"),
     ],
 )
 def test_without_redis_py_one_line_says_what_to_install(
@@ -334,9 +334,9 @@ def test_without_redis_py_one_line_says_what_to_install(
 ) -> None:
     """The extra is named."""
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, f"towline.store.{module}")
+    monkeypatch.delitem(sys.modules, f"towline_once.db.redis.{module}")
     with pytest.raises(MissingExtra, match=r"pip install 'towline\[redis\]'"):
-        importlib.import_module(f"towline.store.{module}")
+        importlib.import_module(f"towline_once.db.redis.{module}")
 
 
 async def test_tls_is_verified(

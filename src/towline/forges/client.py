@@ -498,9 +498,11 @@ class ApiClient:
             calls.unchanged += 1
 
     def _cache(self, place: str, answer: Answer) -> None:
+        """A page of several is not kept: its links may change while its body stays the same."""
         self._cached.pop(place, None)
         small = len(answer.body) <= _MAX_CACHED_BODY
-        if answer.headers.get("etag") and answer.status == 200 and small:
+        whole = answer.status == 200 and "link" not in answer.headers
+        if answer.headers.get("etag") and whole and small:
             self._cached[place] = answer
             if len(self._cached) > _MAX_CACHED:
                 self._cached.popitem(last=False)

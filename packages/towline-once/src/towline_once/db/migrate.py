@@ -101,11 +101,16 @@ class Revisions:
     async def found_in_postgres(self, connection: Any) -> str | None:
         """The newest revision that was applied; None if there are no tables yet."""
         place = f'"{self.schema}".' if self.schema else ""
-        names = [f"{place}{name}" for name in (self.table, self.former) if name]
+        # Not by to_regclass: it looks into the session's cache, which may still say "no such table"
+        # right after another session has made it.
         rows = await connection.fetch(
-            "SELECT name FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL", names
+            "SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relname = ANY($1::text[]) AND "
+            "CASE WHEN $2::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
+            "ELSE c.relnamespace = pg_catalog.to_regnamespace($2::text) END",
+            [name for name in (self.table, self.former) if name],
+            f'"{self.schema}"' if self.schema else None,
         )
-        present = {row[0].removeprefix(place) for row in rows}
+        present = {row[0] for row in rows}
         if self.table not in present:
             self.refuse_former(present)
             return None
