@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 
@@ -22,7 +23,6 @@ from bench.load import CALLERS, Stopwatch, drive, random_keys
 from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
 from tests.servers import at_database, create_database
-from towline_once.db.sqlite_driver import sqlite3
 
 SMALL, LARGE, EXPIRED = 10_000, 1_000_000, 100_000
 QUICK_LARGE, QUICK_EXPIRED = 200_000, 20_000

@@ -18,7 +18,7 @@ from tests.servers import postgres_binary, redis_binary
 from towline_once.db.sqlite_driver import version_text
 
 PACKAGES = (
-    "towline", "uvloop", "orjson", "pysqlite3", "aiosqlite", "asyncpg", "psycopg", "psycopg-pool",
+    "towline", "uvloop", "orjson", "aiosqlite", "asyncpg", "psycopg", "psycopg-pool",
     "hiredis", "redis", "python-redis-lock", "aws-lambda-powertools", "dbos", "limits", "celery",
     "dramatiq", "procrastinate", "uvicorn", "httptools", "starlette", "fastapi", "litestar",
 )  # fmt: skip

@@ -7,12 +7,12 @@ are spread as a busy fleet has them; one pull request has a log of five thousand
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from typing import Any
 
 from towline.dashboard.fleet import ORDER, RULES
 from towline.pulls.lifecycle import TERMINAL
-from towline_once.db.sqlite_driver import sqlite3
 
 REPOS = 200
 LONG_REPO, LONG_NUMBER, LONG_LOG = "octo-org/app-1", 1, 5_000

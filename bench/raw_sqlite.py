@@ -8,6 +8,7 @@ hash of the payload, and a table of five columns.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -16,7 +17,6 @@ from typing import Any
 
 from bench.cycles import RESULT_BYTES, TOKEN, Client
 from bench.plan import Bench
-from towline_once.db.sqlite_driver import sqlite3
 
 _TABLE = """
 CREATE TABLE idem (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,6 @@ from bench.plan import Bench, Metrics
 from bench.processes import Started, memory_folder, started
 from bench.raw_sqlite import new_file
 from tests.servers import free_port, psql
-from towline_once.db.sqlite_driver import sqlite3
 
 _WARM_UP_SECONDS = 0.8
 _MEASURED_SECONDS = 3.0

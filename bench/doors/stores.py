@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import sqlite3
 import threading
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from bench.raw_postgres import POOL
-from towline_once.db.sqlite_driver import sqlite3
 
 STORE_VARIABLE = "BENCH_STORE"
 COUNT = "SELECT count(*) FROM deliveries"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import sqlite3
 import sys
 import time
 
@@ -13,7 +14,6 @@ from bench.loops import loop_factory
 from bench.queues.floors import BATCH, CHANNEL, DURABLE, bell_of
 from bench.queues.marks import mark
 from bench.raw_postgres import SESSION
-from towline_once.db.sqlite_driver import sqlite3
 
 _LEASE_SECONDS = 30
 _POLL_SECONDS = 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +19,6 @@ from bench.plan import Bench
 from bench.queues.procedure import Queue
 from bench.raw_postgres import SESSION
 from bench.raw_sqlite import new_file
-from towline_once.db.sqlite_driver import sqlite3
 
 BATCH = 100
 CHANNEL = "bench_jobs"

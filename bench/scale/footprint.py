@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -33,7 +34,6 @@ from towline.jobs.model import OWN_QUEUE, Settlement, Wish
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.store import Change
 from towline_once.clock import SystemClock
-from towline_once.db.sqlite_driver import sqlite3
 from towline_sim.github.world import World
 from towline_sim.in_process import ROOT, snapshot_of
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 
@@ -19,7 +20,6 @@ from bench.plan import Bench
 from bench.raw_sqlite import new_file
 from tests.servers import at_database, create_database
 from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline_once.db.sqlite_driver import sqlite3
 
 REPOS, STALE, LINES = 500, 1_000, 20
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from statistics import median
@@ -24,7 +25,6 @@ from towline.pulls.store import SqlPulls
 from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import columns_of
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.db.statement import Database
 
 PULLS, QUICK_PULLS, STALE = 1_000_000, 200_000, 1_000

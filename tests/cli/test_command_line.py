@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from towline.cli import app
-from towline_once.db.sqlite_driver import sqlite3
 
 
 def towline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from tests.cli.doctor_runs import examined, silent_server, towline
 from tests.servers import psql, redis_command
 from tests.unisolated import UNISOLATED
-from towline_once.db.sqlite_driver import sqlite3
 
 BUDGET = 60
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import sqlite3
 import tarfile
 import types
 import zipfile
@@ -18,7 +19,6 @@ from pydantic import BaseModel
 from tests.cli.doctor_runs import examined, towline
 from towline import config
 from towline.doctor.redaction import Redactor, shown_settings
-from towline_once.db.sqlite_driver import sqlite3
 
 MARK = "pL4nt3d"
 

@@ -14,7 +14,6 @@ import pytest
 from tests.clocks import ManualClock
 from tests.conformance.deliveries import KEY, PAYLOAD, Handler
 from towline import Idempotency, Rejected
-from towline_once.db.sqlite_driver import sqlite3 as own_sqlite3
 
 CREATE = "CREATE TABLE orders (number INTEGER)"
 INSERT = "INSERT INTO orders VALUES (7)"
@@ -42,8 +41,7 @@ async def caller_on(kind: str, url: str) -> AsyncIterator[Caller]:
         finally:
             await connection.close()
         return
-    library: Any = sqlite3 if kind == "sqlite3" else own_sqlite3
-    db = library.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=30)
+    db = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=30)
 
     async def execute(statement: str) -> Any:
         return db.execute(statement).fetchall()
@@ -54,7 +52,7 @@ async def caller_on(kind: str, url: str) -> AsyncIterator[Caller]:
         db.close()
 
 
-@pytest.fixture(params=["sqlite3", "pysqlite3", "asyncpg"])
+@pytest.fixture(params=["sqlite3", "asyncpg"])
 def driver(request: pytest.FixtureRequest) -> tuple[str, str]:
     """A driver a caller may use, and the URL of a database it can open."""
     name = "postgres_url" if request.param == "asyncpg" else "sqlite_url"
@@ -119,6 +117,28 @@ async def test_a_stale_claim_is_told_so_inside_the_transaction(
     assert await idem.complete(newer, "right")
     assert await caller.orders() == 0
     assert (await idem.check_and_set(KEY, "acme", PAYLOAD)).response == "right"
+
+
+async def test_on_sqlite_other_writers_wait_for_an_open_transaction(sqlite_url: str) -> None:
+    """The caller's connection and ours know of each other: nothing that was answered is lost."""
+    async with Idempotency.open(sqlite_url) as idem, caller_on("sqlite3", sqlite_url) as caller:
+        await caller.execute(CREATE)
+        for number in range(20):
+            claim = await idem.check_and_set(f"jira:mine-{number}", "acme", PAYLOAD)
+            await caller.execute("BEGIN")
+            await caller.execute(INSERT)
+            assert await idem.complete(claim, number, connection=caller.connection)
+            others = [
+                asyncio.create_task(idem.check_and_set(f"jira:{number}-{at}", "acme", PAYLOAD))
+                for at in range(5)
+            ]
+            await asyncio.sleep(0.02)
+            assert not any(other.done() for other in others)
+            await caller.execute("COMMIT")
+            assert [(await other).status for other in others] == ["new"] * 5
+        assert await caller.orders() == 20
+        assert await caller.execute("PRAGMA integrity_check") == [("ok",)]
+        assert (await idem.stats())["store_size"] == 120
 
 
 async def test_an_open_transaction_holds_nobody_up(postgres_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,6 @@ from towline.dashboard.fleet import ORDER
 from towline.dashboard.queries import Place, Sought, SqlInsights, row_for, statement_for
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline_once.db.sqlite import path_of
-from towline_once.db.sqlite_driver import sqlite3
 
 HOUR_US = 3_600_000_000
 REF = re.compile(r'data-ref="([^"]+)"')

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.calls import handles_on
-from towline import Transient, Unavailable
+from towline import Idempotency, Rejected, Transient, Unavailable
 from towline_once.clock import SystemClock
 from towline_once.db import sqlite_driver
 from towline_once.db.sqlite import Sqlite
-from towline_once.db.sqlite_driver import has_wal_reset_bug, sqlite3
+from towline_once.db.sqlite_driver import has_wal_reset_bug
 from towline_once.db.statement import Statement
 
 TIMEOUT = 1.0
@@ -146,29 +149,38 @@ async def test_transactions_take_the_write_lock_at_once(database: Sqlite) -> Non
 async def test_an_affected_library_is_warned_about(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a SQLite that has the WAL-reset bug, the first opening says what to install."""
+    """With a SQLite that has the WAL-reset bug, a caller who writes as well is told so once."""
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
     monkeypatch.setattr(sqlite_driver, "_warned", False)
-    database = Sqlite(sqlite_url, SystemClock())
     with caplog.at_level(logging.WARNING, "towline.store"):
-        await database.connect()
-    await database.aclose()
-    assert "sqlite_wal_reset_bug version=3.40.1" in caplog.text
+        async with Idempotency.open(sqlite_url) as idem:
+            assert caplog.text == ""
+            for number in range(2):
+                claim = await idem.check_and_set(f"jira:{number}", "acme", {})
+                with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as own:
+                    assert await idem.complete(claim, 1, connection=own)
+                    own.commit()
+    assert caplog.text.count("sqlite_wal_reset_bug version=3.40.1") == 1
+
+
+async def test_a_sqlite_that_is_too_old_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says what is there and what is needed, and no file is made."""
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(Rejected, match=r"^SQLite 3\.35 or newer is needed, .* has 3\.34\.1: "):
+        await Idempotency.open(f"sqlite:///{tmp_path}/once.db")
+    assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize(
     ("version", "affected"),
     [
         ("3.40.1", True), ("3.51.2", True), ("3.51.3", False), ("3.51.10", False),
-        ("3.53.4", False), ("4.0.0", False), ("3.7.17", True),
+        ("3.53.4", False), ("4.0.0", False), ("3.7.17", True), ("3.44.5", True),
+        ("3.44.6", False), ("3.45.0", True), ("3.50.6", True), ("3.50.7", False),
     ],
 )  # fmt: skip
 def test_versions_with_the_wal_reset_bug_are_known(version: str, affected: bool) -> None:
-    """Everything before 3.51.3 is affected, compared by numbers and not by letters."""
+    """All before 3.51.3 but 3.44.6 and 3.50.7 are affected, compared as numbers, not letters."""
     assert has_wal_reset_bug(version) is affected
-
-
-def test_the_library_in_use_is_mended() -> None:
-    """The wheel that comes with Towline carries a version without the bug."""
-    pytest.importorskip("pysqlite3")
-    assert not has_wal_reset_bug()

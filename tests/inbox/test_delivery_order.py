@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +21,6 @@ from towline_once.backends import database_for
 from towline_once.coordination.rate_limit import Rate, Rates
 from towline_once.db import sqlite
 from towline_once.db.postgres import columns_of
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.db.statement import Database, Statement
 
 RATES = Rates(Rate(1, 1_000_000))

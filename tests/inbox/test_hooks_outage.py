@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,7 +17,6 @@ from tests.app.control_plane import is_problem
 from tests.faults.far import CountingProxy, Far
 from tests.http.front_door import FrontDoor, Knock, check, front_door, ping, push, slack, until
 from tests.servers import PostgresServer, at_port, drop_database
-from towline_once.db.sqlite_driver import sqlite3
 
 PATIENCE = 0.7
 """Of calls to the store in these tests."""

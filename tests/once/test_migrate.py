@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,6 @@ from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.db.migrate import TOWLINE, Revisions
 from towline_once.db.postgres import Postgres
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.errors import Rejected
 
 FIRST = "CREATE TABLE once_things (name {key} PRIMARY KEY, body {bytes}); -- a comment; here\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from pathlib import Path
 
 from towline_once.clock import SystemClock
 from towline_once.db.sqlite import Sqlite
-from towline_once.db.sqlite_driver import sqlite3
 
 
 def test_who_finds_a_new_file_in_use_waits(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from tests.processes.crew import PATIENCE, ROOT, Child, Crew
 from tests.servers import psql
 from towline import Idempotency, Rejected
 from towline_once.db.migrate import TOWLINE
-from towline_once.db.sqlite_driver import sqlite3
 
 PROCESSES = 6
 MIGRATING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'towline-migrations'"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 
 from tests.processes.crew import Crew
 from towline import Idempotency, keys
-from towline_once.db.sqlite_driver import sqlite3
 
 PROCESSES = 8
 SECONDS = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,6 @@ import pytest
 import towline
 import towline_once
 from towline_once.db.migrate import TOWLINE
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.db.statement import Statement
 from towline_sim.proof.loop import SimLoop
 from towline_sim.proof.run_seed import play

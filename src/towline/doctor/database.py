@@ -119,7 +119,9 @@ async def _look_at_sqlite(settings: Settings, seconds: float) -> list[Finding]:
 def _judge_library() -> Finding:
     version = f"SQLite {version_text()}"
     if has_wal_reset_bug():
-        fix = "pip install pysqlite3, or let nothing but Towline write to the file"
+        fix = (
+            "let nothing but Towline write to the file, or use a Python with SQLite 3.51.3 or newer"
+        )
         return warning("sqlite", f"{version} can corrupt a file that others write to as well", fix)
     return ok("sqlite", f"{version}, without known faults")
 

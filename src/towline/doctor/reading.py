@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
 from towline_once.db.sqlite import file_of, path_of, translate
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.errors import Rejected, Unavailable
 
 _OURS: Final = "LIKE 'towline!_%' ESCAPE '!'"

@@ -10,12 +10,12 @@ change to the tables is a new file.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.errors import Rejected
 
 _TYPES: Final = {

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import os
 import queue
+import sqlite3
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from towline_once.db.migrate import TOWLINE
 from towline_once.db.notify import SqliteMailbox
 from towline_once.db.single_flight import SharedAttempt
-from towline_once.db.sqlite_driver import sqlite3, warn_if_affected
+from towline_once.db.sqlite_driver import refuse_if_too_old, warn_if_affected
 from towline_once.db.statement import Row, Script, Statement, Step, play
 from towline_once.errors import Rejected, StoreFull, Unavailable
 from towline_once.ports import Clock
@@ -308,7 +309,7 @@ class Sqlite:
             await self._connecting()
 
     async def _connect(self) -> None:
-        warn_if_affected()
+        refuse_if_too_old()
         if self._path == _MEMORY:
             await self._start_in_memory()
             return
@@ -415,6 +416,7 @@ class Sqlite:
 
     def bind(self, connection: Any) -> Callable[[Statement, Sequence[Row]], Awaitable[list[Row]]]:
         """Works on sqlite3 connections and on asynchronous ones that wrap them."""
+        warn_if_affected()
 
         async def run(statement: Statement, rows: Sequence[Row]) -> list[Row]:
             values: list[Any] = [self.clock.now_us()]

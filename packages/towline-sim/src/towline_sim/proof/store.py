@@ -7,13 +7,13 @@ transaction happens at one moment; a watcher looks at what it wrote before anybo
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from towline_once.db.migrate import TOWLINE
 from towline_once.db.sqlite import Run, run_statement
-from towline_once.db.sqlite_driver import sqlite3
 from towline_once.db.statement import Row, Script, Statement, Step, play
 from towline_once.errors import Rejected
 from towline_once.ports import Clock
