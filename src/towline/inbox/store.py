@@ -12,13 +12,13 @@ A delivery is found by the sender's id and by its key through one index: equal k
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from operator import itemgetter
 
 import orjson
-import zstandard
 
 from towline.inbox.model import Arrival, Stored, Taken
 from towline.inbox.start_queue import placing
@@ -31,31 +31,31 @@ from towline_once.db.batching import Coalescer
 from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.ports import Note
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 # ------------------------------------------------------------------ bodies
 # Bodies as they are kept: compressed. Webhooks shrink to a quarter.
 
 _LARGEST = 64 * 1024 * 1024
 
 
-class _Tools(threading.local):
-    """Each thread has its own: they must not be used by two at once."""
+class _Compressor(threading.local):
+    """Each thread has its own: it must not be used by two at once. It is kept, because a new one
+    costs more than the bodies do."""
 
     def __init__(self) -> None:
-        compressor = zstandard.ZstdCompressor(level=1)
-        self.compress, self.compress_all = compressor.compress, compressor.multi_compress_to_buffer
-        self.decompress = zstandard.ZstdDecompressor().decompress
+        self.compress = zstd.ZstdCompressor(level=1).compress
 
 
-_tools = _Tools()
+_compressor = _Compressor()
 
 
 def packed(bodies: Sequence[bytes]) -> list[bytes]:
-    """In one call: what it works with stays in the cache, and nobody is asked for the
-    interpreter's lock between two of them. One at a time costs nearly twice as much."""
-    if not any(bodies):  # of which it would complain
-        return [_tools.compress(body) for body in bodies]
-    kept = _tools.compress_all(list(bodies))
-    return [kept[place].tobytes() for place in range(len(kept))]
+    compress = _compressor.compress
+    return [compress(body, zstd.ZstdCompressor.FLUSH_FRAME) for body in bodies]
 
 
 def unpacked(kept: bytes | None) -> bytes | None:
@@ -63,11 +63,13 @@ def unpacked(kept: bytes | None) -> bytes | None:
     if kept is None:
         return None
     try:
-        if zstandard.frame_content_size(kept) > _LARGEST:  # room is made for what it says
-            return None
-        return _tools.decompress(kept, max_output_size=_LARGEST)
-    except zstandard.ZstdError:
+        if (zstd.get_frame_info(kept).decompressed_size or 0) > _LARGEST:
+            return None  # before room is made for what it says
+        decompressor = zstd.ZstdDecompressor()
+        body = decompressor.decompress(kept, max_length=_LARGEST)
+    except zstd.ZstdError:
         return None
+    return body if decompressor.eof else None
 
 
 # ---------------------------------------------------------- delivery_order
