@@ -24,7 +24,7 @@ from tests.http.asgi_client import serving
 from tests.reconciler.tow_rig import AUTHOR, CHECKS, Rig, policy
 from towline.fix.model import Errand, StageRecord
 from towline.forges.delivery_log import HourCounts
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline.inbox.model import Arrival
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.observability.audit import AuditFile
@@ -121,7 +121,7 @@ async def furnish(plane: DashboardPlane, folder: Path) -> None:
         counts.append(
             HourCounts(now_us - now_us % hour_us - back * hour_us, told, told - lost, lost)
         )
-    await SqlHookHours(plane.database).record("github:octo-org:1", counts)
+    await HookHours(plane.database).record("github:octo-org:1", counts)
     for place in range(70):
         name = str(uuid.UUID(int=dice.getrandbits(128), version=4))
         event = dice.choice(("check_run", "check_suite", "pull_request", "status", "workflow_run"))

@@ -25,7 +25,7 @@ from tests.servers import (
     migrate,
     redis_command,
 )
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.sandbox.choice import Choice, choose_sandbox
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
@@ -183,5 +183,5 @@ async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def jobs(database: Database) -> SqlJobs:
-    return SqlJobs(database)
+def jobs(database: Database) -> JobStore:
+    return JobStore(database)

@@ -12,7 +12,7 @@ from bench.queues.procedure import Opening, Queue, Send
 from towline.inbox.ingest import new_job_id
 from towline.jobs.embedded import ShoutingBell
 from towline.jobs.model import OWN_QUEUE, Bell, NewJob
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 
@@ -20,14 +20,14 @@ WORKER = [sys.executable, "-m", "bench.queues.towline_worker"]
 
 
 def embedded(url_of: Callable[[Bench], str]) -> Opening:
-    """`SqlJobs.enqueue` and the bell here, the embedded worker of a `Service` there."""
+    """`JobStore.enqueue` and the bell here, the embedded worker of a `Service` there."""
 
     @asynccontextmanager
     async def opening(bench: Bench) -> AsyncIterator[Queue]:
         url = url_of(bench)
         database = database_for(url, SystemClock())
         await database.connect()
-        send = _sending(SqlJobs(database), ShoutingBell(database.mailbox))
+        send = _sending(JobStore(database), ShoutingBell(database.mailbox))
         yield Queue(send, WORKER, {"TOWLINE_DATABASE_URL": url})
         await database.aclose()
 
@@ -47,12 +47,12 @@ async def through_celery(bench: Bench) -> AsyncIterator[Queue]:
         "TOWLINE_REDIS_URL": bench.redis,
         "TOWLINE_ENGINE": "celery",
     }
-    yield Queue(_sending(SqlJobs(database), bell), WORKER, variables)
+    yield Queue(_sending(JobStore(database), bell), WORKER, variables)
     bell.close()
     await database.aclose()
 
 
-def _sending(store: SqlJobs, bell: Bell) -> Send:
+def _sending(store: JobStore, bell: Bell) -> Send:
     clock = SystemClock()
 
     async def send(number: int) -> None:

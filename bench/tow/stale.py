@@ -21,7 +21,7 @@ from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
 from towline.pulls.sql import STALE_KEYS
 from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import columns_of
@@ -140,7 +140,7 @@ async def _measure(database: Database, plan: list[str], floor: Ask) -> Metrics:
     """The keys; and, as nothing else knows them, the records of the first batch that is taken."""
     if not any("towline_prs_stale" in step for step in plan) or any(map(_is_scan, plan)):
         raise RuntimeError(f"the plan does without the index: {plan}")
-    pulls = SqlPulls(database)
+    pulls = PullStore(database)
 
     async def keys() -> int:
         return len(await pulls.stale_keys(THRESHOLD_SECONDS, STALE))

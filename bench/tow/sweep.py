@@ -20,11 +20,11 @@ from tests.clocks import ManualClock
 from tests.hook_world import served
 from towline.forges.github.forge import GitHubForge
 from towline.forges.snapshot import PullRef
-from towline.jobs.store import SqlJobs
-from towline.pulls.parking_store import SqlParking
+from towline.jobs.store import JobStore
+from towline.pulls.parking_store import Parking
 from towline.pulls.policy import RepoPolicy, TowPolicy
 from towline.pulls.signals import Signals, Towing
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
 from towline.reconciler.sweep import Reconciler
 from towline.remediation.breakers import Breakers
@@ -85,7 +85,7 @@ async def _forgotten(
     """All are on record; then the policy bot passes them, and nobody is told. Bases may move."""
     database = database_for(f"sqlite:///{new_file(bench)}", clock)
     await database.connect()
-    tracker = Tracker(SqlPulls(database), SqlParking(database), _policy().context)
+    tracker = Tracker(PullStore(database), Parking(database), _policy().context)
     for ref in refs:
         pull = world.known_pull(ref.repo, ref.number)
         await tracker.observe(ref, snapshot_of(world, pull, ROOT))
@@ -98,7 +98,7 @@ async def _forgotten(
 
 
 def _reconciler(database: Database, clock: ManualClock, forge: GitHubForge) -> Reconciler:
-    policy, pulls, jobs = _policy(), SqlPulls(database), SqlJobs(database)
+    policy, pulls, jobs = _policy(), PullStore(database), JobStore(database)
     forges = {"github": forge}
     shared = backend_over(database, clock)
     limits = BreakerLimits(900_000_000, 0.5, 5, 600_000_000)

@@ -19,11 +19,11 @@ from towline.http.auth import Keyring
 from towline.http.key_store import SqlApiKeys
 from towline.http.readiness import Readiness
 from towline.http.signing import SigningSecret
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline.inbox.model import Arrival
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.backends import database_for
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
@@ -67,8 +67,8 @@ class Plane:
     def __post_init__(self) -> None:
         self.keys = SqlApiKeys(self.database)
         self.keyring = Keyring(self.keys, self.clock, self.given, lambda: SECRET)
-        self.inbox = SqlInbox(self.database, per_minute(1000))
-        self.jobs = SqlJobs(self.database)
+        self.inbox = Inbox(self.database, per_minute(1000))
+        self.jobs = JobStore(self.database)
 
     def ready(self, seconds: float = 2.0) -> Readiness:
         return Readiness({"database": self.database.connect}, self.clock, seconds)
@@ -83,7 +83,7 @@ class Plane:
             cooldown_us=COOLDOWN_US,
             ready=self.ready(ready_seconds),
             bell=self.rings,
-            hours=SqlHookHours(self.database),
+            hours=HookHours(self.database),
         )
 
     async def receive(self, *names: str, hook: int = 7, payload: Any = None) -> None:

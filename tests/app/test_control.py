@@ -17,7 +17,7 @@ from tests.http.asgi_client import call, serving
 from tests.pulls.pull_words import check
 from tests.servers import free_port
 from towline.http.readiness import Readiness
-from towline.pulls.parking_store import Parked, SqlParking
+from towline.pulls.parking_store import Parked, Parking
 from towline_once.backends import database_for
 from towline_once.errors import Conflict, Rejected, StoreFull, Unavailable
 
@@ -88,7 +88,7 @@ async def test_a_delivery_says_whether_it_waits_for_its_pull_request(
     await plane.receive("one", "two")
     (stored,) = await plane.inbox.find("one")
     parked = [Parked.of(stored, 0, check(pr_numbers=(7,)), 7, None)]
-    parking = SqlParking(plane.database)
+    parking = Parking(plane.database)
     for waits in (True, False):
         await (parking.park if waits else parking.remove)(parked)
         listed = (await client.get("/api/deliveries")).json()["items"]

@@ -20,7 +20,7 @@ from tests.e2e.ledger import looking_at
 from tests.e2e.senders import Crowd, Parcel
 from tests.servers import psql
 from towline.jobs.model import OWN_QUEUE, NewJob
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 
 HERE = Place("octo-org/app-0", 1)
 NAP = (100.0, 108.0)
@@ -43,7 +43,7 @@ async def test_moves(postgres_url: str, moves: list[str], found: int) -> None:
     """A job that is claimed under an old token, or leaves its end, is noticed at once."""
     await ledger.watch(postgres_url)
     async with looking_at(postgres_url) as database:
-        await SqlJobs(database).enqueue(NewJob("job_1", OWN_QUEUE, "effect"))
+        await JobStore(database).enqueue(NewJob("job_1", OWN_QUEUE, "effect"))
     for state in moves:
         psql(postgres_url, f"UPDATE towline_jobs SET state = '{state}'")
     assert len(await ledger.moves(postgres_url)) == found

@@ -20,8 +20,8 @@ from towline.dashboard.queries import SqlInsights
 from towline.dashboard.session import Sessions
 from towline.dashboard.session_store import SqlSessions
 from towline.fix.http import Runs
-from towline.fix.store import SqlRuns
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.fix.store import RunStore
+from towline.inbox.lost_deliveries import HookHours
 from towline.reconciler.access import Tow
 from towline_once.db.statement import Statement
 
@@ -37,7 +37,7 @@ class DashboardPlane(TowPlane):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.insights = SqlInsights(self.database)
-        self.runs = SqlRuns(self.database)
+        self.runs = RunStore(self.database)
         rows = SqlSessions(self.database)
         self.sessions = Sessions(self.keyring, rows, self.clock, lambda: SECRET)
 
@@ -52,7 +52,7 @@ class DashboardPlane(TowPlane):
             cooldown_us=COOLDOWN_US,
             ready=self.ready(ready_seconds),
             bell=self.rings,
-            hours=SqlHookHours(self.database),
+            hours=HookHours(self.database),
             tow=Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board),
             runs=Runs(self.runs, 3),
             desk=Desk(

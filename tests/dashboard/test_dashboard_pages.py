@@ -15,9 +15,9 @@ from tests.pulls.pull_words import check
 from towline.dashboard.audit import tail
 from towline.fix.model import STAGES, Errand, StageRecord
 from towline.forges.delivery_log import HourCounts
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline.jobs.model import OWN_QUEUE, NewJob
-from towline.pulls.parking_store import Parked, SqlParking
+from towline.pulls.parking_store import Parked, Parking
 
 HOUR = 3600.0
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}"
@@ -236,7 +236,7 @@ async def test_health_counts(plane: DashboardPlane, visitor: Visitor) -> None:
         )  # fmt: skip
     await plane.tow("octo-org/app", 9, state="NEEDS_INTERVENTION")
     hour_us = now_us - now_us % 3_600_000_000
-    await SqlHookHours(plane.database).record("github:o/r:1", [HourCounts(hour_us, 10, 7, 2)])
+    await HookHours(plane.database).record("github:o/r:1", [HourCounts(hour_us, 10, 7, 2)])
     text = await visitor.get("/ui/health")
     assert re.search(r"<b>3</b><span>merged", text)
     assert "<b>2 h</b><span>median lead time" in text
@@ -252,7 +252,7 @@ async def test_the_inbox_shows_which_delivery_waits(
     """An event that came before its pull request is named, in the list and on its page."""
     await plane.receive("early", "late")
     (stored,) = await plane.inbox.find("early")
-    await SqlParking(plane.database).park([Parked.of(stored, 0, check(), 7, None)])
+    await Parking(plane.database).park([Parked.of(stored, 0, check(), 7, None)])
     assert (await visitor.get("/ui/inbox")).count("waits for its pull request") == 1
     assert "before its pull request was recorded" in await visitor.get("/ui/inbox/early")
     assert "before its pull request was recorded" not in await visitor.get("/ui/inbox/late")

@@ -23,10 +23,10 @@ from towline.fix.plan import Patcher, Planner
 from towline.fix.publish import Publishing
 from towline.fix.requests import errand_of
 from towline.fix.starter import FIX, FixStarter
-from towline.fix.store import SqlRuns
+from towline.fix.store import RunStore
 from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, JobRecord, Wish
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.sandbox.base import Sandbox
 from towline_once.arguments import name_of
 from towline_once.backends import Backend, backend_over, database_for
@@ -116,7 +116,7 @@ class Rig:
         self.fuse = fuse or Fuse()
         self.policy = FixPolicy(**{"fixers": ("tidier",), "labels": ("tow",), **policy})
         self.rules = FixRules(repos={REPO: self.policy})
-        self.plain_runs, self.jobs = SqlRuns(database), SqlJobs(database)
+        self.plain_runs, self.jobs = RunStore(database), JobStore(database)
         self.locks = FusedLocks(backend, clock, self.fuse)
         writes = ("begin", "record", "finish", "opened")
         runs: Any = Fused(self.plain_runs, self.fuse, *writes)

@@ -20,14 +20,14 @@ from towline.fix.fixers.pip_audit_report import advisories_in
 from towline.fix.model import Command, FixPolicy, FixRules
 from towline.fix.requests import advised
 from towline.fix.starter import FixStarter
-from towline.fix.store import SqlRuns
+from towline.fix.store import RunStore
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.ingest import DELIVERY, Ingest
-from towline.inbox.schedules import Schedules, SqlSchedules
-from towline.inbox.store import SqlInbox
+from towline.inbox.schedules import Schedules, ScheduleStore
+from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, Backoff, JobRecord, Wish
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.sandbox.choice import MachineSandbox
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
@@ -83,10 +83,10 @@ class Audited:
 
     def __init__(self, database: Database, clock: ManualClock, tree: Tree) -> None:
         self.clock, self.place = clock, OneTree(tree)
-        self.jobs, self.runs = SqlJobs(database), SqlRuns(database)
-        inbox = SqlInbox(database, per_minute(30))
+        self.jobs, self.runs = JobStore(database), RunStore(database)
+        inbox = Inbox(database, per_minute(30))
         ingest = Ingest(inbox, Silence(), clock, audit_to_log, {}, 3)
-        self.schedules = Schedules(SqlSchedules(database), ingest, clock, schedules_of(RULES))
+        self.schedules = Schedules(ScheduleStore(database), ingest, clock, schedules_of(RULES))
         self.starter = FixStarter(self.runs, RULES, clock)
         self._deliver = DeliveryHandler(inbox, AuditStarter(self.jobs, RULES))
 

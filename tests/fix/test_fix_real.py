@@ -23,12 +23,12 @@ from towline.fix.plan import Patcher, Planner
 from towline.fix.publish import Publishing
 from towline.fix.requests import errand_of
 from towline.fix.starter import FIX, FixStarter
-from towline.fix.store import SqlRuns
+from towline.fix.store import RunStore
 from towline.forges.github.forge import GitHubForge
 from towline.git.repository import GitRepositories
 from towline.jobs.model import OWN_QUEUE, Backoff, Wish
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.sandbox.choice import Choice, MachineSandbox
 from towline_once.backends import backend_over, database_for
 from towline_once.db.statement import Database
@@ -64,7 +64,7 @@ class Process:
         locks = FusedLocks(backend_over(database, clock), clock, fuse)
         publishers = {"github": self.github}
         git = GitRepositories(place.root, publishers, locks)
-        self.runs, self.jobs = SqlRuns(database), SqlJobs(database)
+        self.runs, self.jobs = RunStore(database), JobStore(database)
         runs: Any = Fused(self.runs, fuse, "record", "opened", "finish")
         forges: Any = {"github": Fused(self.github, fuse, "open_pull")}
         repositories: Any = Fused(git, fuse, "push")

@@ -17,8 +17,8 @@ from towline.app.control_plane import create_control_app
 from towline.fix.http import Runs
 from towline.fix.model import Errand, RunRecord, StageRecord
 from towline.fix.starter import run_job
-from towline.fix.store import SqlRuns
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.fix.store import RunStore
+from towline.inbox.lost_deliveries import HookHours
 from towline.jobs.model import OWN_QUEUE, Wish
 from towline_once.coordination.rate_limit import Rates, rate_of
 
@@ -30,7 +30,7 @@ DIFF = "diff --git a/app.py b/app.py\n-broken\n+mended\n"
 class RunPlane(Plane):
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.runs = SqlRuns(self.database, self.rings)
+        self.runs = RunStore(self.database, self.rings)
 
     def app(self, ready_seconds: float = 2.0) -> FastAPI:
         return create_control_app(
@@ -42,7 +42,7 @@ class RunPlane(Plane):
             cooldown_us=COOLDOWN_US,
             ready=self.ready(ready_seconds),
             bell=self.rings,
-            hours=SqlHookHours(self.database),
+            hours=HookHours(self.database),
             runs=Runs(self.runs, 3),
         )
 

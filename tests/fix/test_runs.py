@@ -11,9 +11,9 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.fix.model import STAGES, Advisory, Errand, RunRecord, Stage, StageRecord
-from towline.fix.store import LONGEST_LOG, SqlRuns
+from towline.fix.store import LONGEST_LOG, RunStore
 from towline.jobs.model import OWN_QUEUE, JobState, NewJob, Settlement, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
@@ -46,8 +46,8 @@ async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def runs(database: Database) -> SqlRuns:
-    return SqlRuns(database)
+def runs(database: Database) -> RunStore:
+    return RunStore(database)
 
 
 def errand(**fields: Any) -> Errand:
@@ -60,7 +60,7 @@ def a_job(name: str = "job_1") -> NewJob:
 
 
 async def made(
-    runs: SqlRuns, key: str = "k", event_id: str = "", about: Errand | None = None
+    runs: RunStore, key: str = "k", event_id: str = "", about: Errand | None = None
 ) -> RunRecord:
     wanted = about or errand()
     run, created = await runs.get_or_create(
@@ -78,7 +78,7 @@ def ended(stage: Stage, attempt: int = 1, **fields: Any) -> StageRecord:
 # ---------------------------------------------------------------------- get or create
 
 
-async def test_everything_is_read_back(runs: SqlRuns) -> None:
+async def test_everything_is_read_back(runs: RunStore) -> None:
     """An errand keeps all that was known of it."""
     run = await made(runs, about=FULL)
     assert run == await runs.read("k")
@@ -94,7 +94,7 @@ async def test_one_run_for_a_key_and_for_an_event(
 ) -> None:
     """Whichever of the two is known, the run is; and no second job is queued."""
     rung = Rung()
-    runs, jobs = SqlRuns(database, rung), SqlJobs(database)
+    runs, jobs = RunStore(database, rung), JobStore(database)
     first = await made(runs)
     again, created = await runs.get_or_create(key, event_id, errand(), "b", a_job("job_again"))
     assert (again, created) == (first, False)
@@ -103,7 +103,7 @@ async def test_one_run_for_a_key_and_for_an_event(
     assert (await jobs.read("job_k")) is not None
 
 
-async def test_many_at_once_make_one(runs: SqlRuns) -> None:
+async def test_many_at_once_make_one(runs: RunStore) -> None:
     """Twenty that come together find one run, and one of them made it."""
     outcomes = await asyncio.gather(
         *(
@@ -116,7 +116,7 @@ async def test_many_at_once_make_one(runs: SqlRuns) -> None:
     assert len(await runs.listing(None, None, "", 10)) == 1
 
 
-async def test_what_was_missing_is_filled_in_until_it_begins(runs: SqlRuns) -> None:
+async def test_what_was_missing_is_filled_in_until_it_begins(runs: RunStore) -> None:
     """A second telling adds what the first left open, and changes nothing that was said."""
     await made(runs, about=errand(logs_url=None, summary="first"))
     told = errand(logs_url="https://ci.example/9", summary="second")
@@ -131,7 +131,7 @@ async def test_what_was_missing_is_filled_in_until_it_begins(runs: SqlRuns) -> N
 # ---------------------------------------------------------------------- attempts
 
 
-async def test_attempts_are_counted_and_used_up(runs: SqlRuns, clock: ManualClock) -> None:
+async def test_attempts_are_counted_and_used_up(runs: RunStore, clock: ManualClock) -> None:
     """The last one too many blocks the run for a reason, and it stays blocked."""
     await made(runs)
     tokens = []
@@ -151,7 +151,7 @@ async def test_attempts_are_counted_and_used_up(runs: SqlRuns, clock: ManualCloc
     assert await runs.begin("unknown", 3) is None
 
 
-async def test_only_the_newest_attempt_writes(runs: SqlRuns) -> None:
+async def test_only_the_newest_attempt_writes(runs: RunStore) -> None:
     """Whatever one that was taken over writes is refused, in every way there is."""
     await made(runs)
     old = await runs.begin("k", 3)
@@ -168,7 +168,7 @@ async def test_only_the_newest_attempt_writes(runs: SqlRuns) -> None:
     assert (found.state, found.last_pr_url) == ("running", None)
 
 
-async def test_stages_are_read_back_in_their_order(runs: SqlRuns) -> None:
+async def test_stages_are_read_back_in_their_order(runs: RunStore) -> None:
     """Of each the newest attempt's, with what it put out; logs and NULs are cut."""
     await made(runs)
     run = await runs.begin("k", 3)
@@ -192,7 +192,7 @@ async def test_stages_are_read_back_in_their_order(runs: SqlRuns) -> None:
     assert begun.stages == found.stages
 
 
-async def test_a_run_has_one_pull_request(runs: SqlRuns) -> None:
+async def test_a_run_has_one_pull_request(runs: RunStore) -> None:
     """The first that is noted stays; to note it again does no harm."""
     await made(runs)
     for number in (1, 1, 2):
@@ -205,7 +205,7 @@ async def test_a_run_has_one_pull_request(runs: SqlRuns) -> None:
     assert found.last_pr_created_us is not None
 
 
-async def test_who_has_proposed_the_same(runs: SqlRuns) -> None:
+async def test_who_has_proposed_the_same(runs: RunStore) -> None:
     """The other run for the same thing that opened a pull request, not one for another thing."""
     for key, about in (("a", errand()), ("b", errand()), ("c", errand(check="tests"))):
         await made(runs, key, about=about)
@@ -221,7 +221,7 @@ async def test_who_has_proposed_the_same(runs: SqlRuns) -> None:
     assert (await runs.beside(errand(check="docs"), but="a")).now_us >= beside.now_us
 
 
-async def test_who_was_about_to_propose_the_same(runs: SqlRuns) -> None:
+async def test_who_was_about_to_propose_the_same(runs: RunStore) -> None:
     """It is beside the others until it has ended well, and writes only if it saw all of them."""
     tokens = {}
     for key in ("a", "b"):
@@ -245,7 +245,7 @@ async def test_who_was_about_to_propose_the_same(runs: SqlRuns) -> None:
     assert [one.opening for one in (await runs.beside(errand(), but="b")).runs] == [None]
 
 
-async def test_of_many_at_once_one_is_about_to_propose(runs: SqlRuns) -> None:
+async def test_of_many_at_once_one_is_about_to_propose(runs: RunStore) -> None:
     """Each saw nobody beside it, and all but one are told that they were beaten."""
     begun = []
     for place in range(8):
@@ -259,7 +259,7 @@ async def test_of_many_at_once_one_is_about_to_propose(runs: SqlRuns) -> None:
     assert sorted(told) == ["beaten"] * 7 + ["written"]
 
 
-async def test_of_those_who_saw_the_same_run_one_begins(runs: SqlRuns) -> None:
+async def test_of_those_who_saw_the_same_run_one_begins(runs: RunStore) -> None:
     """Twenty at once; and the attempts are not used up by whoever saw it too long ago."""
     known = await made(runs)
     begun = await asyncio.gather(*(runs.begin("k", 1, "", known.token) for _ in range(20)))
@@ -273,7 +273,7 @@ async def test_of_those_who_saw_the_same_run_one_begins(runs: SqlRuns) -> None:
     assert used_up.blocked_reason == "max_attempts"
 
 
-async def test_unblocking_keeps_what_was_to_be_opened(runs: SqlRuns) -> None:
+async def test_unblocking_keeps_what_was_to_be_opened(runs: RunStore) -> None:
     """Whatever became of it; a push onto a branch of others is forgotten, a person saw to it."""
     opening = {"branch": "towline/x", "base_ref": "main"}
     for key, output in (("a", opening), ("b", {"commit": "c" * 40, "base": "d" * 40})):
@@ -298,7 +298,7 @@ async def test_unblocking_keeps_what_was_to_be_opened(runs: SqlRuns) -> None:
 async def test_unblocking_begins_anew(database: Database) -> None:
     """Fresh attempts, no stages, a job, and who did it; once, however many ask."""
     rung = Rung()
-    runs = SqlRuns(database, rung)
+    runs = RunStore(database, rung)
     await made(runs)
     run = await runs.begin("k", 1)
     assert run is not None
@@ -320,7 +320,7 @@ async def test_unblocking_begins_anew(database: Database) -> None:
     assert await runs.unblock("unknown", "operator", a_job()) is None
 
 
-async def test_the_list_is_paged_and_filtered(runs: SqlRuns) -> None:
+async def test_the_list_is_paged_and_filtered(runs: RunStore) -> None:
     """The newest first, by repository and state, without logs."""
     for place in range(5):
         repo = "octo-org/lib" if place % 2 else "octo-org/app"
@@ -337,7 +337,7 @@ async def test_the_list_is_paged_and_filtered(runs: SqlRuns) -> None:
     assert await runs.listing("octo-org/lib", "running", "", 9) == []
 
 
-async def test_what_ended_long_ago_is_forgotten(runs: SqlRuns, clock: ManualClock) -> None:
+async def test_what_ended_long_ago_is_forgotten(runs: RunStore, clock: ManualClock) -> None:
     """Those that ended go with their stages, those that live stay and are found stranded."""
     for key in ("old", "live"):
         await made(runs, key)
@@ -362,7 +362,7 @@ async def test_one_whose_job_died_is_found_sooner(
     database: Database, clock: ManualClock, state: JobState
 ) -> None:
     """But not before nothing has happened to it for a while; one whose job lives is left alone."""
-    runs, jobs = SqlRuns(database), SqlJobs(database)
+    runs, jobs = RunStore(database), JobStore(database)
     await made(runs)
     (job,) = await jobs.claim(Wish([OWN_QUEUE], "a", 1, HOUR_US, 1))
     await runs.begin("k", 3, job.id)

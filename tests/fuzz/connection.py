@@ -22,8 +22,9 @@ from towline.http.host_check import Hosts
 from towline.http.uvicorn_protocol import Edge, EdgeLimits, HttpProtocol, protocol_for
 from towline.inbox.http import HookLimits, Hooks
 from towline.inbox.ingest import Ingest, Sender
-from towline.inbox.model import Arrival, Inbox, Taken
+from towline.inbox.model import Arrival, Taken
 from towline.inbox.sources import SOURCES
+from towline.inbox.store import Inbox
 from towline_once.metrics import Audit
 
 _TURNS: Final = 40

@@ -28,7 +28,7 @@ from towline.fix.fixers.config import LlmConfig
 from towline.fix.fixers.llm import ModelApi
 from towline.fix.model import Errand, StageRecord
 from towline.fix.plan import diff_in
-from towline.fix.store import SqlRuns
+from towline.fix.store import RunStore
 from towline.forges.github.client import github_client
 from towline.forges.gitlab.client import GitLabApi
 from towline.git.command import GitEnd, failure
@@ -198,7 +198,7 @@ async def test_a_damaged_list_of_breakers_hides_none_that_is_used(roster: str) -
 async def test_a_name_with_half_characters_can_be_noted(tmp_path: Path) -> None:
     """A repository may hold files whose names are no text; what is said of them is stored."""
     database = database_for(f"sqlite:///{tmp_path}/a.db")
-    runs = SqlRuns(database)
+    runs = RunStore(database)
     await runs.get_or_create("key", "event", ERRAND, "towline/a", JOB)
     run = await runs.begin("key", 3)
     assert run is not None
@@ -217,7 +217,7 @@ async def test_a_name_with_half_characters_can_be_noted(tmp_path: Path) -> None:
 async def test_a_damaged_errand_is_one_clear_error(tmp_path: Path, errand: str) -> None:
     """It says which run it is."""
     database = database_for(f"sqlite:///{tmp_path}/a.db")
-    runs = SqlRuns(database)
+    runs = RunStore(database)
     run, _ = await runs.get_or_create("key", "event", ERRAND, "towline/a", JOB)
     with sqlite3.connect(tmp_path / "a.db") as other:
         other.execute("UPDATE towline_runs SET errand = ?", [errand])
@@ -232,7 +232,7 @@ async def test_a_damaged_run_does_not_hide_the_others(
 ) -> None:
     """A listing has the others, as many as were asked for, and the log names the damaged one."""
     database = database_for(f"sqlite:///{tmp_path}/a.db")
-    runs = SqlRuns(database)
+    runs = RunStore(database)
     made = []
     for name in ("one", "two", "three", "four"):
         errand = replace(ERRAND, repo=f"octo/{name}")

@@ -12,9 +12,9 @@ from towline.fix.model import FixPolicy, FixRules
 from towline.fix.starter import StartReader
 from towline.inbox.ingest import Ingest, Receipt, Sender
 from towline.inbox.sources import SOURCES
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, Claimed, JobRecord, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
 
@@ -32,8 +32,8 @@ class Desk:
         secrets: Sequence[str] | None = (SECRET, OLD_SECRET),
         flood: int = 3000,
     ) -> None:
-        self.inbox = SqlInbox(database, per_minute(repo_rate, flood=flood))
-        self.jobs = SqlJobs(database)
+        self.inbox = Inbox(database, per_minute(repo_rate, flood=flood))
+        self.jobs = JobStore(database)
         self.rung: list[str] = []
         self.audited: list[dict[str, Any]] = []
         senders = {name: Sender(secrets) for name in SOURCES} if secrets else {}

@@ -24,8 +24,8 @@ from towline.inbox.dispatch import events_of_stored
 from towline.inbox.ingest import Ingest, Receipt
 from towline.inbox.model import Stored
 from towline.inbox.poll import Pollers, PollReport, PollRules
-from towline.inbox.poll_dedup import FirstTold, SqlOwners
-from towline.inbox.store import SqlInbox
+from towline.inbox.poll_dedup import FirstTold, Owners
+from towline.inbox.store import Inbox
 from towline.integrations.jira.client import Jira, JiraPolling
 from towline_once.coordination.rate_limit import Rate, Rates
 from towline_once.coordination.sql import SqlDocuments
@@ -199,7 +199,7 @@ class MortalIngest(Ingest):
         return receipts
 
 
-class MortalInbox(SqlInbox):
+class MortalInbox(Inbox):
     """Its process may die when it has looked for what is known."""
 
     fate: Fate
@@ -262,7 +262,7 @@ class PollWorld:
 
     async def act(self) -> None:
         """Every job that there is does its work, as it would after a redelivery, too."""
-        owners = SqlOwners(self.database)
+        owners = Owners(self.database)
         track = FirstTold(self._track, owners)
         for row in sorted(await self.stored(), key=lambda one: (one.received_us, one.key)):
             (whole,) = [one for one in await self.inbox.find(row.delivery_id) if one.key == row.key]

@@ -11,9 +11,9 @@ from tests.clocks import ManualClock
 from towline.forges.delivery_log import mark_from, repo_hook
 from towline.forges.github.delivery_log import GitHubHookLog
 from towline.inbox.ingest import Ingest, Receipt
-from towline.inbox.lost_deliveries import HookReport, Recovery, SqlHookHours
+from towline.inbox.lost_deliveries import HookHours, HookReport, Recovery
 from towline.inbox.model import Stored
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline_once.coordination.sql import SqlDocuments
 from towline_once.ports import Document
 from towline_sim.github.webhooks import HookLogSim, SimDelivery, SimHook
@@ -67,10 +67,10 @@ class World:
     lib: SimHook
     clock: ManualClock
     log: GitHubHookLog
-    inbox: SqlInbox
+    inbox: Inbox
     ingest: FailingIngest
     documents: DyingDocuments
-    hours: SqlHookHours
+    hours: HookHours
     audits: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     recovery: Recovery = field(init=False)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.clocks import ManualClock
 from towline.inbox import store as inbox
 from towline.inbox.model import Arrival
-from towline.inbox.store import SqlInbox, ordered
+from towline.inbox.store import Inbox, ordered
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline_once.backends import database_for
 from towline_once.coordination.rate_limit import Rate, Rates
@@ -75,7 +75,7 @@ async def test_a_batch_in_the_order_of_time_writes_fewer_pages(
     sizes = []
     for name, given in (("time", [at(minute) for minute in range(1600)]), ("chance", ids)):
         database = database_for(f"sqlite:///{tmp_path / name}", ManualClock())
-        box = SqlInbox(database, RATES)
+        box = Inbox(database, RATES)
         for start in range(0, 1600, 32):
             await asyncio.gather(
                 *(box.take(arrival(one, start)) for one in given[start : start + 32])
@@ -90,7 +90,7 @@ async def test_ids_of_all_kinds_are_known_again(database: Database) -> None:
     time = at(7)
     seeming = time[14:18] + time[9:13] + time[:9] + time[19:]
     ids = [time, seeming, str(uuid.UUID(int=4, version=4)), "1", "x" * 36, "x" * 14 + "1" * 22]
-    box = SqlInbox(database, RATES)
+    box = Inbox(database, RATES)
     for expected in ("accepted", "duplicate"):
         taken = [await box.take(arrival(one, place)) for place, one in enumerate(ids)]
         assert {one.status for one in taken} == {expected}

@@ -6,7 +6,7 @@ from tests.app.control_plane import READ_ONLY, Plane
 from tests.clocks import ManualClock
 from tests.http.asgi_client import serving
 from towline.forges.delivery_log import HOUR_US, HourCounts, hour_of
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline_once.backends import database_for
 
 
@@ -16,7 +16,7 @@ async def test_hours_of_watched_hooks_are_shown(sql_url: str) -> None:
     plane = Plane(database_for(sql_url, clock), clock)
     this_hour = hour_of(clock.now_us())
     counts = [HourCounts(this_hour - age * HOUR_US, 10, 8, age) for age in (100, 2, 0)]
-    await SqlHookHours(plane.database).record("acme/app:7", counts)
+    await HookHours(plane.database).record("acme/app:7", counts)
     async with serving(plane.app()) as client:
         stranger = await client.get("/api/hooks")
         shown = await client.get("/api/hooks", headers={"x-api-key": READ_ONLY})

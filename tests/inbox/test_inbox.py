@@ -10,9 +10,9 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.inbox.model import Arrival, Taken
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.coordination.rate_limit import Rates, Start, per_minute, rate_of
 from towline_once.coordination.sql import SqlDocuments
 from towline_once.db.statement import Database
@@ -26,15 +26,15 @@ BODY = b"\x00\xff binary \\ \" ' bytes"
 
 
 @pytest.fixture
-def inbox(database: Database) -> SqlInbox:
+def inbox(database: Database) -> Inbox:
     return flooded_at(database, AT_ONCE)
 
 
-def flooded_at(database: Database, flood: int, org: int | None = None) -> SqlInbox:
+def flooded_at(database: Database, flood: int, org: int | None = None) -> Inbox:
     """So many deliveries at once, and `AT_ONCE` fix runs, then one of each at its interval."""
     period_us = int(AT_ONCE * INTERVAL * 1e6)
     in_all = None if org is None else rate_of(org, period_us)
-    return SqlInbox(database, Rates(rate_of(AT_ONCE, period_us), in_all, rate_of(flood, period_us)))
+    return Inbox(database, Rates(rate_of(AT_ONCE, period_us), in_all, rate_of(flood, period_us)))
 
 
 def arrival(
@@ -60,12 +60,12 @@ def waits_of(answers: Iterable[Taken]) -> list[float]:
     )
 
 
-async def due(jobs: SqlJobs) -> list[str]:
+async def due(jobs: JobStore) -> list[str]:
     claimed = await jobs.claim(Wish([OWN_QUEUE], "worker", 100, MINUTE_US, 100))
     return [one.id for one in claimed]
 
 
-async def test_a_delivery_and_its_job_are_there_together(inbox: SqlInbox, jobs: SqlJobs) -> None:
+async def test_a_delivery_and_its_job_are_there_together(inbox: Inbox, jobs: JobStore) -> None:
     """What was taken in reads back byte for byte, with a job that is due."""
     taken = await inbox.take(arrival("a"))
     assert (taken.status, taken.job_id) == ("accepted", "job_a")
@@ -74,7 +74,7 @@ async def test_a_delivery_and_its_job_are_there_together(inbox: SqlInbox, jobs: 
     assert await due(jobs) == ["job_a"]
 
 
-async def test_a_duplicate_makes_no_second_job(inbox: SqlInbox, jobs: SqlJobs) -> None:
+async def test_a_duplicate_makes_no_second_job(inbox: Inbox, jobs: JobStore) -> None:
     """However often and however concurrently it comes; a changed body is noticed."""
     answers = await asyncio.gather(*(inbox.take(arrival("a")) for _ in range(20)))
     assert Counter(answer.status for answer in answers) == {"accepted": 1, "duplicate": 19}
@@ -87,7 +87,7 @@ async def test_a_duplicate_makes_no_second_job(inbox: SqlInbox, jobs: SqlJobs) -
 
 
 async def test_new_and_repeated_ones_that_come_together_are_told_apart(
-    inbox: SqlInbox, jobs: SqlJobs
+    inbox: Inbox, jobs: JobStore
 ) -> None:
     """Each new one has a job that is due, also one that shares its subject with a repeated one."""
     names = [f"{number:02d}" for number in range(90)]
@@ -108,9 +108,9 @@ async def test_new_and_repeated_ones_that_come_together_are_told_apart(
         assert name in {stored.delivery_id for stored in await inbox.of_job(one.job_id)}
 
 
-async def test_two_stores_take_a_delivery_once(inbox: SqlInbox, database: Database) -> None:
+async def test_two_stores_take_a_delivery_once(inbox: Inbox, database: Database) -> None:
     """As two processes would: of each pair one is accepted."""
-    other = SqlInbox(database, per_minute(1000))
+    other = Inbox(database, per_minute(1000))
     names = [f"{number:03d}" for number in range(100)]
     answers = await asyncio.gather(
         *(box.take(arrival(name)) for name in names for box in (inbox, other))
@@ -119,7 +119,7 @@ async def test_two_stores_take_a_delivery_once(inbox: SqlInbox, database: Databa
 
 
 async def test_beyond_the_flood_limit_each_delivery_has_its_turn(
-    inbox: SqlInbox, jobs: SqlJobs, clock: ManualClock
+    inbox: Inbox, jobs: JobStore, clock: ManualClock
 ) -> None:
     """The k-th in excess runs after k intervals; other repositories and repeats are not touched."""
     many = await asyncio.gather(*(inbox.take(arrival(f"{n}", repo="acme/app")) for n in range(8)))
@@ -140,7 +140,7 @@ async def test_beyond_the_flood_limit_each_delivery_has_its_turn(
     assert {one.job_id for one in found if one.throttled} == set(late)
 
 
-async def test_a_flood_does_not_hold_up_what_a_person_says(inbox: SqlInbox, jobs: SqlJobs) -> None:
+async def test_a_flood_does_not_hold_up_what_a_person_says(inbox: Inbox, jobs: JobStore) -> None:
     """It is neither delayed nor counted, and it is the first to be worked on."""
     for n in range(2 * AT_ONCE):
         await inbox.take(arrival(f"{n}", repo="acme/app"))
@@ -152,7 +152,7 @@ async def test_a_flood_does_not_hold_up_what_a_person_says(inbox: SqlInbox, jobs
 
 
 async def test_the_rate_puts_off_runs_and_not_deliveries(
-    database: Database, jobs: SqlJobs, clock: ManualClock
+    database: Database, jobs: JobStore, clock: ManualClock
 ) -> None:
     """Each run in excess has a turn of its own, over many batches and stores; no job waits."""
     boxes = [flooded_at(database, 3000) for _ in range(3)]
@@ -214,16 +214,14 @@ async def test_over_its_rate_an_organisation_waits(database: Database) -> None:
         assert other.status == "accepted"
 
 
-async def test_a_duplicate_does_not_use_up_the_rate(inbox: SqlInbox) -> None:
+async def test_a_duplicate_does_not_use_up_the_rate(inbox: Inbox) -> None:
     """A redelivery storm of one delivery leaves room for new ones."""
     for _ in range(3 * AT_ONCE):
         await inbox.take(arrival("same", repo="acme/app"))
     assert (await inbox.take(arrival("new", repo="acme/app"))).status == "accepted"
 
 
-async def test_deliveries_about_one_thing_share_a_waiting_job(
-    inbox: SqlInbox, jobs: SqlJobs
-) -> None:
+async def test_deliveries_about_one_thing_share_a_waiting_job(inbox: Inbox, jobs: JobStore) -> None:
     """One job for all, with its deliveries in order; one that was begun is joined no more."""
     first = await inbox.take(arrival("a", subject="acme/app#1"))
     rest = await asyncio.gather(
@@ -240,7 +238,7 @@ async def test_deliveries_about_one_thing_share_a_waiting_job(
     assert (await inbox.take(arrival("e", subject="acme/app#1"))).job_id == "job_e"
 
 
-async def test_a_batch_of_one_subject_makes_one_job(inbox: SqlInbox, jobs: SqlJobs) -> None:
+async def test_a_batch_of_one_subject_makes_one_job(inbox: Inbox, jobs: JobStore) -> None:
     """Also when the first of the batch turns out to be a duplicate, and never over its size."""
     await inbox.take(arrival("old", subject="acme/app#1"))
     assert await due(jobs) == ["job_old"]
@@ -255,7 +253,7 @@ async def test_a_batch_of_one_subject_makes_one_job(inbox: SqlInbox, jobs: SqlJo
         assert await jobs.read(stored.job_id) is not None
 
 
-async def test_a_throttled_delivery_joins_too(inbox: SqlInbox, jobs: SqlJobs) -> None:
+async def test_a_throttled_delivery_joins_too(inbox: Inbox, jobs: JobStore) -> None:
     """A storm about one thing ends as few jobs, all of its deliveries with one of them."""
     storm = [arrival(f"{n}", repo="acme/app", subject="acme/app@c0ffee") for n in range(40)]
     answers = [await inbox.take(one) for one in storm]
@@ -263,7 +261,7 @@ async def test_a_throttled_delivery_joins_too(inbox: SqlInbox, jobs: SqlJobs) ->
     assert {answer.job_id for answer in answers} == {"job_0"}
 
 
-async def test_the_inbox_is_listed_and_compared(inbox: SqlInbox, clock: ManualClock) -> None:
+async def test_the_inbox_is_listed_and_compared(inbox: Inbox, clock: ManualClock) -> None:
     """Newest first, without bodies; known keys are told from unknown ones."""
     for name in "abc":
         await inbox.take(arrival(name))
@@ -276,7 +274,7 @@ async def test_the_inbox_is_listed_and_compared(inbox: SqlInbox, clock: ManualCl
 
 
 async def test_old_deliveries_go_once_their_work_is_done(
-    inbox: SqlInbox, jobs: SqlJobs, clock: ManualClock
+    inbox: Inbox, jobs: JobStore, clock: ManualClock
 ) -> None:
     """One whose job has not ended stays, however old it is."""
     await inbox.take(arrival("a"))
@@ -292,7 +290,7 @@ async def test_old_deliveries_go_once_their_work_is_done(
 
 
 async def test_several_and_a_note_are_one_transaction(
-    inbox: SqlInbox, jobs: SqlJobs, database: Database
+    inbox: Inbox, jobs: JobStore, database: Database
 ) -> None:
     """All of them, or none where the note's document is not what it was; throttled as ever."""
     documents = SqlDocuments(database)
@@ -316,7 +314,7 @@ async def test_several_and_a_note_are_one_transaction(
 
 
 async def test_a_note_is_not_written_without_its_deliveries(
-    inbox: SqlInbox, database: Database
+    inbox: Inbox, database: Database
 ) -> None:
     """One of them cannot be stored: then neither is the note."""
     broken = arrival("broken")._replace(source=None)  # type: ignore[arg-type]

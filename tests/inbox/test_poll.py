@@ -17,7 +17,7 @@ from tests.inbox.recovery_world import Crash
 from towline.inbox.ingest import DELIVERY
 from towline.inbox.poll import PollReport, PollRules
 from towline.jobs.model import OWN_QUEUE, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.periodic import Chore
 from towline_once.db.statement import Database, Statement
 from towline_once.errors import Unavailable
@@ -95,7 +95,7 @@ async def test_what_it_finds_has_a_job(gitlab: PollWorld) -> None:
     thing = gitlab.scene.appear()
     note = gitlab.scene.say(thing, "/copilot fix the lint")
     await gitlab.later(5)
-    jobs = SqlJobs(gitlab.database)
+    jobs = JobStore(gitlab.database)
     claimed = await jobs.claim(Wish([OWN_QUEUE], "worker", 1, 60_000_000, 1))
     assert [job.kind for job in claimed] == [DELIVERY]
     (stored,) = await gitlab.inbox.of_job(claimed[0].id)

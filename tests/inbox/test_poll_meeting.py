@@ -14,10 +14,10 @@ from tests.inbox.poll_world import GitLabScene, JiraScene, PollWorld, gitlab_sce
 from towline.events import Commented, Pushed
 from towline.inbox.dispatch import events_of_stored
 from towline.inbox.model import Stored
-from towline.inbox.poll_dedup import FirstTold, SqlOwners, thing_of
-from towline.pulls.parking_store import SqlParking
+from towline.inbox.poll_dedup import FirstTold, Owners, thing_of
+from towline.pulls.parking_store import Parking
 from towline.pulls.signals import Towing
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
 from towline.pulls.transitions import Context
 from towline_once.db.statement import Database
@@ -112,14 +112,14 @@ async def test_a_note_that_its_owner_could_not_act_on(gitlab: PollWorld) -> None
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        await FirstTold(dies, SqlOwners(gitlab.database))(stored, events_of_stored(stored))
+        await FirstTold(dies, Owners(gitlab.database))(stored, events_of_stored(stored))
     await gitlab.act()
     assert [told[1] for told in gitlab.acted] == [note]
 
 
 async def test_what_was_told_is_forgotten_in_the_end(gitlab: PollWorld) -> None:
     """After a week, which no sender outlasts."""
-    owners = SqlOwners(gitlab.database)
+    owners = Owners(gitlab.database)
     track = FirstTold(gitlab._track, owners)
     assert await owners.is_owner("note:x", "one", 604_800_000_000)
     assert not await owners.is_owner("note:x", "two", 604_800_000_000)
@@ -199,12 +199,12 @@ async def test_a_merge_request_that_is_told_twice_changes_nothing(
         },
     }
     await gitlab_hook(gitlab, opened, "mr")
-    pulls = SqlPulls(gitlab.database)
+    pulls = PullStore(gitlab.database)
     towing = Towing(authors=frozenset({request.author}))
     context = Context(towing=towing)
     tracker = FirstTold(
-        Tracker(pulls, SqlParking(gitlab.database), lambda repo: context),
-        SqlOwners(gitlab.database),
+        Tracker(pulls, Parking(gitlab.database), lambda repo: context),
+        Owners(gitlab.database),
     )
     rows = sorted(await gitlab.stored(), key=lambda one: "poll" in one.key)
     for row in rows if first == "webhook" else reversed(rows):

@@ -19,7 +19,7 @@ from towline.forges.delivery_log import ForgeUnavailable
 from towline.forges.polling import Page, Thing, mark_from
 from towline.inbox.ingest import Ingest
 from towline.inbox.poll import Pollers, PollRules
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline_once import keys
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.coordination.sql import SqlDocuments
@@ -87,13 +87,13 @@ def told(name: str) -> Delivery:
 
 
 def pollers(database: Database, place: Place, ingest: type[Ingest] = Ingest) -> Pollers:
-    inbox, clock = SqlInbox(database, per_minute(1000)), database.clock
+    inbox, clock = Inbox(database, per_minute(1000)), database.clock
     taking = ingest(inbox, Quiet(), clock, audit_to_log, {}, 3)
     return Pollers([place], inbox, taking, SqlDocuments(database), clock, RULES)
 
 
 async def knows(database: Database, word: str) -> bool:
-    return bool(await SqlInbox(database, per_minute(1000)).known([word]))
+    return bool(await Inbox(database, per_minute(1000)).known([word]))
 
 
 async def test_a_word_on_a_thing_beyond_the_cut(database: Database) -> None:
@@ -255,7 +255,7 @@ async def test_the_newest_word_on_a_thing_comes_last(database: Database) -> None
         place.things[thing] = place.now
     place.moves[1] = "z"
     await poller.poll()
-    rows = await SqlInbox(database, per_minute(1000)).listing(2**62, 10)
+    rows = await Inbox(database, per_minute(1000)).listing(2**62, 10)
     received = {row.delivery_id: row.received_us for row in rows}
     early, late = sorted(name for name in received if name.startswith("z@"))
     assert received[early] < received[late]

@@ -17,8 +17,8 @@ from tests.inbox.recovery_world import APP, LIB, Crash, DyingDocuments, FailingI
 from towline.forges.delivery_log import HOUR_US, HookHour, app_hook
 from towline.forges.github.delivery_log import GitHubHookLog
 from towline.inbox.ingest import Sender
-from towline.inbox.lost_deliveries import HookReport, SqlHookHours
-from towline.inbox.store import SqlInbox
+from towline.inbox.lost_deliveries import HookHours, HookReport
+from towline.inbox.store import Inbox
 from towline_once.coordination.rate_limit import Rate, Rates
 from towline_once.db.statement import Database
 from towline_once.errors import Unavailable
@@ -32,7 +32,7 @@ async def world(database: Database, clock: ManualClock) -> AsyncIterator[World]:
     """At ten minutes past an hour, so that no hour ends by chance."""
     clock.advance(4200 - clock.now_us() // 10**6 % 3600)
     sim = HookLogSim(clock, token=TOKEN)
-    inbox = SqlInbox(database, Rates(Rate(1, 10**6)))
+    inbox = Inbox(database, Rates(Rate(1, 10**6)))
     ingest = FailingIngest(
         inbox, Quiet(), clock, lambda *_, **__: None, {"github": Sender([SECRET])}, 3
     )
@@ -47,7 +47,7 @@ async def world(database: Database, clock: ManualClock) -> AsyncIterator[World]:
             inbox,
             ingest,
             DyingDocuments(database),
-            SqlHookHours(database),
+            HookHours(database),
         )
         await log.aclose()
         await sim.aclose()

@@ -11,10 +11,10 @@ from tests.clocks import ManualClock
 from towline.inbox import cron
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.ingest import Ingest
-from towline.inbox.schedules import Schedules, SqlSchedules
-from towline.inbox.store import SqlInbox
+from towline.inbox.schedules import Schedules, ScheduleStore
+from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
 from towline_once.errors import Rejected
@@ -27,23 +27,23 @@ class Silence:
 
 
 @pytest.fixture
-def inbox(database: Database) -> SqlInbox:
-    return SqlInbox(database, per_minute(30))
+def inbox(database: Database) -> Inbox:
+    return Inbox(database, per_minute(30))
 
 
 def schedules_of(
-    database: Database, inbox: SqlInbox, clock: ManualClock, wanted: dict[str, str]
+    database: Database, inbox: Inbox, clock: ManualClock, wanted: dict[str, str]
 ) -> Schedules:
     ingest = Ingest(inbox, Silence(), clock, audit_to_log, {}, 3)
-    return Schedules(SqlSchedules(database), ingest, clock, wanted)
+    return Schedules(ScheduleStore(database), ingest, clock, wanted)
 
 
-async def ticks(inbox: SqlInbox, clock: ManualClock) -> list[str]:
+async def ticks(inbox: Inbox, clock: ManualClock) -> list[str]:
     return sorted(stored.delivery_id for stored in await inbox.listing(clock.now_us() + 1, 100))
 
 
 async def test_a_tick_comes_once_however_many_lead(
-    database: Database, inbox: SqlInbox, clock: ManualClock, jobs: SqlJobs
+    database: Database, inbox: Inbox, clock: ManualClock, jobs: JobStore
 ) -> None:
     """Two leaders at once, each minute for an hour: sixty ticks, each with its job and event."""
     wanted = {"every-minute": "* * * * *"}
@@ -54,7 +54,7 @@ async def test_a_tick_comes_once_however_many_lead(
         clock.advance(60)
         await asyncio.gather(*(leader.tick() for leader in leaders))
     assert len(await ticks(inbox, clock)) == 60
-    (planned,) = await SqlSchedules(database).load()
+    (planned,) = await ScheduleStore(database).load()
     assert 0 < planned.next_run_us - clock.now_us() <= 60_000_000
     claimed = await jobs.claim(Wish([OWN_QUEUE], "me", 100, 60_000_000, 2))
     assert len(claimed) == 60
@@ -63,7 +63,7 @@ async def test_a_tick_comes_once_however_many_lead(
 
 
 async def test_missed_ticks_become_one(
-    database: Database, inbox: SqlInbox, clock: ManualClock
+    database: Database, inbox: Inbox, clock: ManualClock
 ) -> None:
     """After a day without a leader the latest tick is taken in, not 288 of them."""
     schedules = schedules_of(database, inbox, clock, {"often": "*/5 * * * *"})
@@ -78,7 +78,7 @@ async def test_missed_ticks_become_one(
 
 
 async def test_a_changed_or_removed_schedule_is_followed(
-    database: Database, inbox: SqlInbox, clock: ManualClock
+    database: Database, inbox: Inbox, clock: ManualClock
 ) -> None:
     """A new expression counts from now on; one that is not wanted any more is forgotten."""
     await schedules_of(database, inbox, clock, {"job": "* * * * *"}).tick()
@@ -87,7 +87,7 @@ async def test_a_changed_or_removed_schedule_is_followed(
     await schedules_of(database, inbox, clock, {"job": "0 0 1 1 *"}).tick()
     assert await ticks(inbox, clock) == []
     await schedules_of(database, inbox, clock, {}).tick()
-    assert await SqlSchedules(database).load() == []
+    assert await ScheduleStore(database).load() == []
 
 
 @pytest.mark.parametrize("expression", ["", "* * *", "61 * * * *", "0 0 31 2 *", "nonsense"])

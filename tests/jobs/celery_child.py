@@ -19,7 +19,7 @@ from towline.jobs.celery import CeleryBell
 from towline.jobs.celery_worker import CeleryWorker
 from towline.jobs.model import Backoff, Claimed
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.errors import Transient
@@ -66,7 +66,7 @@ async def main(settings: dict[str, Any]) -> None:
     clock, bell = SystemClock(), CeleryBell(settings["redis_url"])
     database = database_for(settings["database_url"], clock)
     await database.connect()
-    jobs = SqlJobs(database, bell)
+    jobs = JobStore(database, bell)
     async with asyncpg.create_pool(settings["database_url"], min_size=1, max_size=4) as pool:
         handlers = Handlers(pool)
         kinds = (handlers.effect, handlers.fails_at_first, handlers.hangs_at_first)

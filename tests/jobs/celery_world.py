@@ -19,7 +19,7 @@ import asyncpg
 from tests.jobs.celery_child import TABLES
 from towline.jobs.celery import CeleryBell
 from towline.jobs.model import OWN_QUEUE, NewJob
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.reaper import Reaper
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 
 
-class ImpatientJobs(SqlJobs):
+class ImpatientJobs(JobStore):
     """Can call a message lost sooner than the sweeper would, which gives it thirty seconds."""
 
     patience_us = 30_000_000

@@ -11,7 +11,7 @@ from tests.clocks import ManualClock
 from towline.jobs.embedded import Crowd, EmbeddedWorker, ShoutingBell
 from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, NewJob
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 
@@ -26,7 +26,7 @@ async def test_hands_that_become_free_during_the_pause_are_seen(tmp_path: Path) 
     database = database_for(f"sqlite:///{tmp_path / 'towline.db'}", clock)
     await database.connect()
     bell = ShoutingBell(database.mailbox)
-    jobs = SqlJobs(database, bell)
+    jobs = JobStore(database, bell)
 
     seen: set[str] = set()
     all_seen = asyncio.Event()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from towline.jobs.model import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.db.statement import Database
 
 LEASE_US = 60_000_000
@@ -24,7 +24,7 @@ def wish(most: int = 10, *, owner: str = "worker", limit: int = 2, queue: str = 
     return Wish([queue], owner, most, LEASE_US, limit)
 
 
-async def put(jobs: SqlJobs, *new: NewJob) -> None:
+async def put(jobs: JobStore, *new: NewJob) -> None:
     await asyncio.gather(*(jobs.enqueue(one) for one in new))
 
 
@@ -32,12 +32,12 @@ def ids(claimed: list[Claimed]) -> list[str]:
     return [one.id for one in claimed]
 
 
-async def done(jobs: SqlJobs, one: Claimed, **fields: Any) -> bool:
+async def done(jobs: JobStore, one: Claimed, **fields: Any) -> bool:
     ended = Settlement(one.id, one.token, "done", one.repo)._replace(**fields)
     return await jobs.settle(ended)
 
 
-async def test_a_job_is_claimed_by_one_of_many(jobs: SqlJobs) -> None:
+async def test_a_job_is_claimed_by_one_of_many(jobs: JobStore) -> None:
     """Two hundred jobs, eight claimers at once: each job goes to one of them."""
     await put(jobs, *(job(number) for number in range(200)))
     rounds = [
@@ -49,7 +49,7 @@ async def test_a_job_is_claimed_by_one_of_many(jobs: SqlJobs) -> None:
     assert len(seen) == 200
 
 
-async def test_nobody_goes_away_empty_while_there_is_work(jobs: SqlJobs) -> None:
+async def test_nobody_goes_away_empty_while_there_is_work(jobs: JobStore) -> None:
     """Four who look at the same moment see the same job first; each comes to one of its own."""
     for number in range(0, 40, 4):
         await put(jobs, *(job(number + n) for n in range(4)))
@@ -57,14 +57,14 @@ async def test_nobody_goes_away_empty_while_there_is_work(jobs: SqlJobs) -> None
         assert [len(claimed) for claimed in claims] == [1, 1, 1, 1]
 
 
-async def test_the_higher_priority_and_then_the_older_goes_first(jobs: SqlJobs) -> None:
+async def test_the_higher_priority_and_then_the_older_goes_first(jobs: JobStore) -> None:
     """Order is by priority, then by age; one that is not due is not there."""
     await put(jobs, job(1), job(2, priority=5), job(3), job(4, delay_us=3_600_000_000))
     assert ids(await jobs.claim(wish())) == ["job_0002", "job_0001", "job_0003"]
     assert await jobs.claim(wish()) == []
 
 
-async def test_a_delayed_job_is_due_later(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_a_delayed_job_is_due_later(jobs: JobStore, clock: ManualClock) -> None:
     """`due_in` says when to look again, and then it is there."""
     assert await jobs.due_in([OWN_QUEUE]) is None
     await put(jobs, job(1, delay_us=30_000_000))
@@ -76,14 +76,14 @@ async def test_a_delayed_job_is_due_later(jobs: SqlJobs, clock: ManualClock) -> 
     assert ids(await jobs.claim(wish())) == ["job_0001"]
 
 
-async def test_the_same_job_put_twice_is_one(jobs: SqlJobs) -> None:
+async def test_the_same_job_put_twice_is_one(jobs: JobStore) -> None:
     """A put whose answer was lost is repeated without harm."""
     await put(jobs, job(1))
     await put(jobs, job(1, kind="other"))
     assert [one.kind for one in await jobs.claim(wish())] == ["noop"]
 
 
-async def test_settling_needs_the_token(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_settling_needs_the_token(jobs: JobStore, clock: ManualClock) -> None:
     """Who was taken over is refused; who repeats a settlement that counted is not."""
     await put(jobs, job(1))
     (dead,) = await jobs.claim(wish())
@@ -101,7 +101,7 @@ async def test_settling_needs_the_token(jobs: SqlJobs, clock: ManualClock) -> No
     assert (record.state, record.result) == ("done", '"right"')
 
 
-async def test_a_job_that_kills_its_workers_ends(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_a_job_that_kills_its_workers_ends(jobs: JobStore, clock: ManualClock) -> None:
     """Attempts are counted at the claim: after the last one it is dead, with the reason."""
     await put(jobs, job(1, max_attempts=2))
     for state in ("queued", "dead"):
@@ -114,7 +114,7 @@ async def test_a_job_that_kills_its_workers_ends(jobs: SqlJobs, clock: ManualClo
     assert await jobs.claim(wish()) == []
 
 
-async def test_a_heartbeat_keeps_the_reaper_away(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_a_heartbeat_keeps_the_reaper_away(jobs: JobStore, clock: ManualClock) -> None:
     """A live worker keeps its job past its first lease; the answer names those still held."""
     await put(jobs, job(1), job(2))
     one, two = await jobs.claim(wish())
@@ -127,7 +127,7 @@ async def test_a_heartbeat_keeps_the_reaper_away(jobs: SqlJobs, clock: ManualClo
     assert await done(jobs, one)
 
 
-async def test_a_retry_waits_its_time(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_a_retry_waits_its_time(jobs: JobStore, clock: ManualClock) -> None:
     """Queued again under the same id, and not due before its delay."""
     await put(jobs, job(1))
     (one,) = await jobs.claim(wish())
@@ -137,7 +137,7 @@ async def test_a_retry_waits_its_time(jobs: SqlJobs, clock: ManualClock) -> None
     assert [one.attempts for one in await jobs.claim(wish())] == [2]
 
 
-async def test_a_released_job_was_never_begun(jobs: SqlJobs) -> None:
+async def test_a_released_job_was_never_begun(jobs: JobStore) -> None:
     """A worker that stops gives its jobs back, and the attempt does not count."""
     await put(jobs, job(1))
     (one,) = await jobs.claim(wish())
@@ -146,7 +146,7 @@ async def test_a_released_job_was_never_begun(jobs: SqlJobs) -> None:
     assert (again.id, again.attempts) == (one.id, 1)
 
 
-async def test_a_repository_has_only_so_many_at_a_time(jobs: SqlJobs) -> None:
+async def test_a_repository_has_only_so_many_at_a_time(jobs: JobStore) -> None:
     """Two run; the others stand aside for other repositories, and follow one by one, in order."""
     busy = [job(number, repo="acme/busy") for number in range(6)]
     await put(jobs, *busy, job(7, repo="acme/other"), job(8))
@@ -162,9 +162,9 @@ async def test_a_repository_has_only_so_many_at_a_time(jobs: SqlJobs) -> None:
     assert served == [one.id for one in busy]
 
 
-async def test_slots_hold_between_claimers(jobs: SqlJobs, database: Database) -> None:
+async def test_slots_hold_between_claimers(jobs: JobStore, database: Database) -> None:
     """Many claimers of one repository at once, in two stores, never run more than its limit."""
-    other = SqlJobs(database)
+    other = JobStore(database)
     await put(jobs, *(job(number, repo="acme/app") for number in range(30)))
     for _ in range(12):
         batches = await asyncio.gather(
@@ -175,7 +175,7 @@ async def test_slots_hold_between_claimers(jobs: SqlJobs, database: Database) ->
         await asyncio.gather(*(done(jobs, one) for one in running))
 
 
-async def test_fix_runs_hold_up_no_delivery(jobs: SqlJobs) -> None:
+async def test_fix_runs_hold_up_no_delivery(jobs: JobStore) -> None:
     """They have slots of their own: both kinds run side by side, each within the limit."""
     kinds = ("fix", "delivery")
     await put(jobs, *(job(n, kind=kinds[n > 4], repo="acme/app") for n in range(9)))
@@ -189,7 +189,7 @@ async def test_fix_runs_hold_up_no_delivery(jobs: SqlJobs) -> None:
     assert [one.kind for one in await jobs.claim(wish())] == ["fix"]
 
 
-async def test_a_dead_holder_does_not_keep_its_slot(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_a_dead_holder_does_not_keep_its_slot(jobs: JobStore, clock: ManualClock) -> None:
     """The reaper frees the slot with the job, and calls the next one."""
     await put(jobs, *(job(number, repo="acme/app") for number in range(3)))
     assert len(await jobs.claim(wish())) == 2
@@ -199,7 +199,7 @@ async def test_a_dead_holder_does_not_keep_its_slot(jobs: SqlJobs, clock: Manual
     assert len(await jobs.claim(wish())) == 2
 
 
-async def test_one_job_by_its_id(jobs: SqlJobs) -> None:
+async def test_one_job_by_its_id(jobs: JobStore) -> None:
     """A broker's message names a job: it is claimed once, however often the message comes."""
     await put(jobs, job(1), job(2, delay_us=9_000_000_000), job(3, repo="acme/app"))
     claims = await asyncio.gather(*(jobs.claim_one("job_0001", "w", LEASE_US, 2) for _ in range(5)))
@@ -209,7 +209,7 @@ async def test_one_job_by_its_id(jobs: SqlJobs) -> None:
     assert await jobs.claim_one("job_0003", "w", LEASE_US, 2) is not None
 
 
-async def test_what_no_broker_was_told_of_is_found(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_what_no_broker_was_told_of_is_found(jobs: JobStore, clock: ManualClock) -> None:
     """Due, unclaimed and not published lately; each is handed out once per period."""
     await put(jobs, job(1), job(2, delay_us=3_600_000_000))
     assert await jobs.unpublished(10, 30_000_000) == []
@@ -218,7 +218,7 @@ async def test_what_no_broker_was_told_of_is_found(jobs: SqlJobs, clock: ManualC
     assert await jobs.unpublished(10, 30_000_000) == []
 
 
-async def test_an_ended_job_may_run_again(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_an_ended_job_may_run_again(jobs: JobStore, clock: ManualClock) -> None:
     """With fresh attempts, not before its cooldown; one that has not ended is left alone."""
     await put(jobs, job(1, max_attempts=1))
     (one,) = await jobs.claim(wish())
@@ -231,7 +231,7 @@ async def test_an_ended_job_may_run_again(jobs: SqlJobs, clock: ManualClock) -> 
     assert (again.attempts, again.id) == (1, one.id)
 
 
-async def test_ended_jobs_are_forgotten_in_time(jobs: SqlJobs, clock: ManualClock) -> None:
+async def test_ended_jobs_are_forgotten_in_time(jobs: JobStore, clock: ManualClock) -> None:
     """Done ones first, dead ones later, others never."""
     await put(jobs, job(1), job(2), job(3))
     one, two = await jobs.claim(wish(2))
@@ -246,7 +246,7 @@ async def test_ended_jobs_are_forgotten_in_time(jobs: SqlJobs, clock: ManualCloc
     assert [record.id for record in await jobs.listing(None, "", 10)] == ["job_0003"]
 
 
-async def test_jobs_are_listed_and_counted(jobs: SqlJobs) -> None:
+async def test_jobs_are_listed_and_counted(jobs: JobStore) -> None:
     """Newest first, by state, page by page; counts are by prefix of the queue."""
     mesh = [job(number, queue="mesh:scan") for number in range(4)]
     await put(jobs, *mesh, job(9))
@@ -262,7 +262,7 @@ async def test_jobs_are_listed_and_counted(jobs: SqlJobs) -> None:
 
 
 @pytest.mark.parametrize("held", [[], [("job_0404", 7)]])
-async def test_what_is_not_there_is_no_error(jobs: SqlJobs, held: list[tuple[str, int]]) -> None:
+async def test_what_is_not_there_is_no_error(jobs: JobStore, held: list[tuple[str, int]]) -> None:
     """Heartbeats and releases of nothing, and reads of unknown jobs."""
     assert await jobs.heartbeat(held, LEASE_US) == {}
     await jobs.release(held)

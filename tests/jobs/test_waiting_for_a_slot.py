@@ -9,7 +9,7 @@ import pytest
 
 from tests.jobs.celery_world import some
 from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
@@ -45,7 +45,7 @@ async def test_slots_that_become_free_in_that_moment_are_not_missed(
     """Jobs end while others are made to wait, and nobody sweeps: all of them end."""
     jobs = [job._replace(repo=f"acme/{place // per_repo}") for place, job in enumerate(some(count))]
     told = Told()
-    stores = [SqlJobs(database, told) for _ in range(3)]
+    stores = [JobStore(database, told) for _ in range(3)]
     await asyncio.gather(*(stores[0].enqueue(job) for job in jobs))
     told.ring([job.id for job in jobs])
     left = {job.id for job in jobs}
@@ -56,7 +56,7 @@ async def test_slots_that_become_free_in_that_moment_are_not_missed(
     assert not left, "they wait for ever"
 
 
-async def _work(store: SqlJobs, told: Told, left: set[str]) -> None:
+async def _work(store: JobStore, told: Told, left: set[str]) -> None:
     while left and (job_id := await told.next()) != NOTHING:
         claimed = await store.claim_one(job_id, "worker", 60_000_000, 2)
         if claimed is not None:
@@ -69,11 +69,11 @@ async def test_processes_that_claim_for_the_same_repositories_take_turns(
 ) -> None:
     """Nobody waits for one who waits for him, and nobody is told to try again."""
     jobs = [job._replace(repo=f"acme/{place % 5}") for place, job in enumerate(some(600))]
-    stores = [SqlJobs(database) for _ in range(4)]
+    stores = [JobStore(database) for _ in range(4)]
     await asyncio.gather(*(stores[0].enqueue(job) for job in jobs))
     left = {job.id for job in jobs}
 
-    async def work(store: SqlJobs) -> None:
+    async def work(store: JobStore) -> None:
         wish = Wish((OWN_QUEUE,), "worker", 20, 60_000_000, 3)
         while left:
             for job in await store.claim(wish):
@@ -87,7 +87,7 @@ async def test_processes_that_claim_for_the_same_repositories_take_turns(
 async def test_a_job_of_a_remote_worker_is_not_for_ours(database: Database) -> None:
     """Even when a message names it, and even when a slot of ours calls it back."""
     told = Told()
-    jobs = SqlJobs(database, told)
+    jobs = JobStore(database, told)
     ours, theirs = some(1, repo="acme/app")[0], NewJob("job_far", "mesh:scan", "scan")
     await asyncio.gather(jobs.enqueue(ours), jobs.enqueue(theirs))
     assert await jobs.claim_one(theirs.id, "worker", 60_000_000, 2) is None

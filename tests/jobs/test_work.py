@@ -15,7 +15,7 @@ from tests.clocks import ManualClock
 from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
 from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, JobRecord, NewJob, Wish
 from towline.jobs.runner import Crew, Handler, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.reaper import Reaper
 from towline_once.db.statement import Database
 from towline_once.errors import Definitive, Transient
@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self, database: Database, clock: ManualClock) -> None:
         self.clock = clock
-        self.jobs = SqlJobs(database)
+        self.jobs = JobStore(database)
         self.bell = ShoutingBell(database.mailbox)
         self.starts: Counter[str] = Counter()
 

@@ -30,9 +30,9 @@ from towline.events import Commented, Event
 from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
 from towline.pulls.model import PullRecord
-from towline.pulls.parking_store import Parked, SqlParking
+from towline.pulls.parking_store import Parked, Parking
 from towline.pulls.signals import Towing
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
 from towline.pulls.transitions import Context
 from towline_once.db.statement import Database, Statement
@@ -46,7 +46,7 @@ UNTOWED = Context(towing=Towing())
 HOUR = 3600.0
 
 
-class Parking(SqlParking):
+class InterruptedParking(Parking):
     """The real one; `before` and `after` run where another worker may run, or a process dies."""
 
     before: Callable[[], Awaitable[None]] | None = None
@@ -71,8 +71,8 @@ class Desk:
         self, database: Database, clock: ManualClock, context: Context = CONTEXT, most: int = 20_000
     ) -> None:
         self.database, self.clock = database, clock
-        self.pulls = SqlPulls(database)
-        self.parking = Parking(database, most_in_a_repo=most)
+        self.pulls = PullStore(database)
+        self.parking = InterruptedParking(database, most_in_a_repo=most)
         self.ordered: list[str] = []
         self.tracker = Tracker(self.pulls, self.parking, lambda repo: context, self._order)
 

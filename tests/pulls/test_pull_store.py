@@ -12,12 +12,12 @@ from tests.clocks import ManualClock
 from tests.pulls.pull_words import REPO, check, facts, new_record, policy, pull, review
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import OWN_QUEUE, NewJob
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.pulls.budgets import none_used
 from towline.pulls.lifecycle import STATES, State
 from towline.pulls.model import Intent, PullEvent, PullRecord
 from towline.pulls.staleness import THRESHOLD_SECONDS
-from towline.pulls.store import Change, Changed, Filter, SqlPulls
+from towline.pulls.store import Change, Changed, Filter, PullStore
 from towline_once.backends import database_for
 from towline_once.db.statement import Database, Statement
 from towline_once.errors import TowlineError
@@ -44,8 +44,8 @@ async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def pulls(database: Database) -> SqlPulls:
-    return SqlPulls(database)
+def pulls(database: Database) -> PullStore:
+    return PullStore(database)
 
 
 def ref(number: int = 7, repo: str = REPO) -> PullRef:
@@ -56,7 +56,7 @@ def line(key: str, event_type: str = "PR_OPENED", **payload: object) -> PullEven
     return PullEvent(event_type, "github-webhook", 1, payload, key)
 
 
-async def put(pulls: SqlPulls, one: PullRef, *lines: PullEvent, **fields: Any) -> Changed:
+async def put(pulls: PullStore, one: PullRef, *lines: PullEvent, **fields: Any) -> Changed:
     """Make it, or change these fields of it."""
 
     def decide(record: PullRecord | None, now_us: int) -> Change:
@@ -66,7 +66,7 @@ async def put(pulls: SqlPulls, one: PullRef, *lines: PullEvent, **fields: Any) -
     return await pulls.change(one, decide)
 
 
-async def test_everything_is_read_back_as_it_was_written(pulls: SqlPulls) -> None:
+async def test_everything_is_read_back_as_it_was_written(pulls: PullStore) -> None:
     """Facts, counts, path, intent and diagnosis are of their own shapes."""
     words = (pull(), check("failure", summary='a "quote" \\ and\ttab'), policy("failure"), review())
     wanted = new_record(
@@ -87,7 +87,7 @@ async def test_everything_is_read_back_as_it_was_written(pulls: SqlPulls) -> Non
     assert await pulls.read(REPO, 8) is None
 
 
-async def test_an_older_form_is_still_read(pulls: SqlPulls, database: Database) -> None:
+async def test_an_older_form_is_still_read(pulls: PullStore, database: Database) -> None:
     """Members that are missing have their defaults, and those that nobody knows are passed over."""
     await put(pulls, ref())
     passed = '{"status":"completed","conclusion":"success","later":1}'
@@ -104,7 +104,7 @@ async def test_an_older_form_is_still_read(pulls: SqlPulls, database: Database) 
     assert found.counts == {**none_used(), "rebuild": 1}
 
 
-async def test_an_event_is_written_once(pulls: SqlPulls) -> None:
+async def test_an_event_is_written_once(pulls: PullStore) -> None:
     """The same key again leaves the record, the log and the jobs as they were."""
     await put(pulls, ref(), line("a"))
     again = await put(pulls, ref(), line("a"), line("b"), state="MERGED")
@@ -114,7 +114,7 @@ async def test_an_event_is_written_once(pulls: SqlPulls) -> None:
     assert [event.key for event in await pulls.events(REPO, 7)] == ["a"]
 
 
-async def test_the_log_grows_in_order(pulls: SqlPulls) -> None:
+async def test_the_log_grows_in_order(pulls: PullStore) -> None:
     """Ids grow by one within a pull request, and can be read on from."""
     await put(pulls, ref(), line("a", text="one"), line("b"))
     await put(pulls, ref(8), line("a"))
@@ -125,7 +125,7 @@ async def test_the_log_grows_in_order(pulls: SqlPulls) -> None:
     assert [event.key for event in await pulls.events(REPO, 7, after_id=1, most=1)] == ["b"]
 
 
-async def test_a_decision_to_leave_it_writes_nothing(pulls: SqlPulls) -> None:
+async def test_a_decision_to_leave_it_writes_nothing(pulls: PullStore) -> None:
     """Neither does one that changes nothing: the version stays."""
     assert (await pulls.change(ref(), lambda record, now_us: None))[:3] == (False, None, ())
     await put(pulls, ref())
@@ -136,7 +136,7 @@ async def test_a_decision_to_leave_it_writes_nothing(pulls: SqlPulls) -> None:
 
 
 async def test_a_crash_in_the_middle_leaves_nothing_half_written(
-    pulls: SqlPulls, database: Database
+    pulls: PullStore, database: Database
 ) -> None:
     """A job that cannot be stored undoes the record and the log."""
     bad = NewJob("j", None, "command")  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ async def test_a_crash_in_the_middle_leaves_nothing_half_written(
     assert (await put(pulls, ref(), line("a"))).applied
 
 
-async def test_a_decision_that_fails_writes_nothing(pulls: SqlPulls) -> None:
+async def test_a_decision_that_fails_writes_nothing(pulls: PullStore) -> None:
     """Its error comes out as it is, and the next one is served."""
 
     def decide(record: PullRecord | None, now_us: int) -> Change:
@@ -165,7 +165,7 @@ async def test_a_decision_that_fails_writes_nothing(pulls: SqlPulls) -> None:
 async def test_jobs_are_queued_with_the_change(database: Database) -> None:
     """In one transaction, and the bell rings after it; a repeat queues nothing."""
     rung = Rung()
-    pulls, jobs = SqlPulls(database, rung), SqlJobs(database)
+    pulls, jobs = PullStore(database, rung), JobStore(database)
     mine, remote = NewJob("job_1", OWN_QUEUE, "escalate"), NewJob("job_2", "fix", "fix")
 
     def decide(record: PullRecord | None, now_us: int) -> Change:
@@ -181,7 +181,7 @@ async def test_many_writers_lose_nothing(sql_url: str, database: Database) -> No
     """Two stores, forty changes at once: each is applied on top of the others."""
     other_database = database_for(sql_url, ManualClock())
     await other_database.connect()
-    stores = SqlPulls(database), SqlPulls(other_database)
+    stores = PullStore(database), PullStore(other_database)
 
     def decide_for(number: int) -> Any:
         def decide(record: PullRecord | None, now_us: int) -> Change:
@@ -201,7 +201,7 @@ async def test_many_writers_lose_nothing(sql_url: str, database: Database) -> No
     assert [event.id for event in await stores[0].events(REPO, 7)] == list(range(1, 41))
 
 
-async def test_the_longest_stale_comes_first(pulls: SqlPulls, clock: ManualClock) -> None:
+async def test_the_longest_stale_comes_first(pulls: PullStore, clock: ManualClock) -> None:
     """By how far each is past the threshold of its own state; those that wait for nobody never."""
     now_us = clock.now_us()
     ages: dict[State, float] = dict.fromkeys(STATES, 120)
@@ -226,7 +226,7 @@ async def test_the_longest_stale_comes_first(pulls: SqlPulls, clock: ManualClock
     assert [record.state for record in later] == ["CHECKS_RUNNING"]
 
 
-async def test_a_threshold_is_past_only_after_it(pulls: SqlPulls) -> None:
+async def test_a_threshold_is_past_only_after_it(pulls: PullStore) -> None:
     """Exactly at the threshold is still in time."""
     await put(pulls, ref(), since_us=1_000_000)
     limit_us = 1_000_000 + 300 * 1_000_000
@@ -235,7 +235,7 @@ async def test_a_threshold_is_past_only_after_it(pulls: SqlPulls) -> None:
     assert await pulls.stale({}, 9) == []
 
 
-async def test_pull_requests_are_found_by_what_they_have(pulls: SqlPulls) -> None:
+async def test_pull_requests_are_found_by_what_they_have(pulls: PullStore) -> None:
     """By commit, in one repository or any; by vulnerability while they live."""
     other = "octo-org/tool"
     await put(pulls, ref(1), head_sha="c1", vulnerability_id="CVE-1")
@@ -247,7 +247,7 @@ async def test_pull_requests_are_found_by_what_they_have(pulls: SqlPulls) -> Non
     assert [r.ref for r in await pulls.alive_for("CVE-1")] == [ref(1), ref(1, other)]
 
 
-async def test_reopenings_are_counted_once_each(pulls: SqlPulls) -> None:
+async def test_reopenings_are_counted_once_each(pulls: PullStore) -> None:
     """By key, for each vulnerability, whatever becomes of the pull requests."""
     assert await pulls.reopened("CVE-1") == 0
     assert await pulls.count_reopened("CVE-1", "a") == 1
@@ -256,7 +256,7 @@ async def test_reopenings_are_counted_once_each(pulls: SqlPulls) -> None:
     assert await pulls.reopened("CVE-2") == 0
 
 
-async def test_intents_whose_time_is_up_are_found(pulls: SqlPulls, clock: ManualClock) -> None:
+async def test_intents_whose_time_is_up_are_found(pulls: PullStore, clock: ManualClock) -> None:
     """The oldest first; one that still has time, or is gone, is not among them."""
     now_us = clock.now_us()
     for number, due_us in enumerate((now_us - 5, now_us - 9, now_us + MINUTE_US), 1):
@@ -267,7 +267,7 @@ async def test_intents_whose_time_is_up_are_found(pulls: SqlPulls, clock: Manual
     assert [record.ref.number for record in await pulls.unverified(9)] == [1]
 
 
-async def test_the_fleet_is_listed_page_by_page(pulls: SqlPulls) -> None:
+async def test_the_fleet_is_listed_page_by_page(pulls: PullStore) -> None:
     """In order of repository and number, by filters that may hold any characters."""
     await put(pulls, ref(10), title="100% sure_thing!")
     await put(pulls, ref(9), state="MERGED", vulnerability_id="CVE-1")
@@ -286,7 +286,7 @@ async def test_the_fleet_is_listed_page_by_page(pulls: SqlPulls) -> None:
     assert await numbers(Filter(search="%")) == [10]
 
 
-async def test_repositories_and_states_are_told(pulls: SqlPulls) -> None:
+async def test_repositories_and_states_are_told(pulls: PullStore) -> None:
     """Those that have pull requests under tow, by forge and by bare name; and the census."""
     await put(pulls, ref(1))
     await put(pulls, ref(2, "hubbers/app"), state="MERGED")
@@ -299,7 +299,7 @@ async def test_repositories_and_states_are_told(pulls: SqlPulls) -> None:
     assert (census["CREATED"], census["MERGED"], census["CLOSED"]) == (2, 1, 0)
 
 
-async def test_what_has_ended_is_forgotten_in_time(pulls: SqlPulls, clock: ManualClock) -> None:
+async def test_what_has_ended_is_forgotten_in_time(pulls: PullStore, clock: ManualClock) -> None:
     """With its log, a few at a time; what lives stays, and a number may come anew."""
     ends_us = clock.now_us() + 10_000_000
     for number in (1, 2, 3):

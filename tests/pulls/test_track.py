@@ -32,8 +32,8 @@ from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
 from towline.pulls.metrics import ANOMALIES, EVENTS
 from towline.pulls.model import PullRecord
-from towline.pulls.parking_store import SqlParking
-from towline.pulls.store import SqlPulls
+from towline.pulls.parking_store import Parking
+from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
@@ -50,8 +50,8 @@ class Desk:
     """A tracker with its store; each delivery brings one event."""
 
     def __init__(self, database: Database) -> None:
-        self.pulls = SqlPulls(database)
-        self.parking = SqlParking(database)
+        self.pulls = PullStore(database)
+        self.parking = Parking(database)
         self.ordered: list[str] = []
         self.tracker = Tracker(self.pulls, self.parking, lambda repo: CONTEXT, self._order)
 

@@ -14,12 +14,12 @@ from towline.app.control_plane import create_control_app
 from towline.commands.service import Bridge
 from towline.config import ApiKeySettings
 from towline.forges.snapshot import PullRef
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline.pulls.budgets import none_used
 from towline.pulls.facts import Facts
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
-from towline.pulls.store import Change, SqlPulls
+from towline.pulls.store import Change, PullStore
 from towline.reconciler.access import Tow
 from towline.remediation.breakers import GLOBAL
 from towline_once.backends import backend_over
@@ -49,7 +49,7 @@ class TowPlane(Plane):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.pulls = SqlPulls(self.database)
+        self.pulls = PullStore(self.database)
         self.policy = TowPolicy()
         backend = backend_over(self.database, self.clock)
         self.documents = backend.documents
@@ -81,7 +81,7 @@ class TowPlane(Plane):
             cooldown_us=COOLDOWN_US,
             ready=self.ready(ready_seconds),
             bell=self.rings,
-            hours=SqlHookHours(self.database),
+            hours=HookHours(self.database),
             tow=Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board),
         )
 

@@ -14,13 +14,13 @@ from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
 from towline.integrations.ci import Ci
 from towline.jobs.model import OWN_QUEUE, Claimed, Settlement, Wish
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.pulls.discover import Discoverer
 from towline.pulls.model import PullEvent, PullRecord
-from towline.pulls.parking_store import SqlParking
+from towline.pulls.parking_store import Parking
 from towline.pulls.policy import RepoPolicy, TowPolicy
 from towline.pulls.signals import Poked, Signals, Towing, Trigger
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
 from towline.reconciler.sweep import Reconciler, SweepReport
 from towline.remediation.breakers import Breakers
@@ -97,8 +97,8 @@ class Rig:
         self.deliveries = Deliveries(self.world, self.hooks, self.seed)
         self._arrived: deque[Delivery] = deque()
         self.forge = WorldForge(self.world, self.faults, login=OURS)
-        self.pulls = SqlPulls(self.database)
-        self.jobs = SqlJobs(self.database)
+        self.pulls = PullStore(self.database)
+        self.jobs = JobStore(self.database)
         self.told = Told()
         self.start()
 
@@ -134,7 +134,7 @@ class Rig:
             pulls, self.jobs, forges, self.remediator, shared.rates, self.policy, self.clock
         )
         self.tracker = Tracker(
-            self.pulls, SqlParking(self.database), self.policy.context, self._comment
+            self.pulls, Parking(self.database), self.policy.context, self._comment
         )
         self.discoverer = Discoverer(pulls, forges, self.tracker.observe, {"github": self.repos})
         self.escalations = Escalations(pulls, forges, self.told)

@@ -16,10 +16,10 @@ from tests.reconciler.tow_ledger import Ledger
 from tests.reconciler.tow_rig import AUTHOR, BOTS, CHECKS, OURS, Rig
 from towline.events import PullRequestChanged
 from towline.jobs.model import Claimed
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.pulls.discover import Discoverer
 from towline.pulls.lifecycle import TERMINAL
-from towline.pulls.parking_store import SqlParking
+from towline.pulls.parking_store import Parking
 from towline.pulls.policy import RepoPolicy, TowPolicy
 from towline.pulls.signals import Poked, Signal, Signals, Towing, Trigger
 from towline.pulls.tracker import Tracker
@@ -186,10 +186,10 @@ class Storm(Rig):
     def start(self, through: Callable[[Any], Any] | None = None) -> None:
         self.life = Life(self.dice, self.deadly)
         give = through or self.life.through
-        self.jobs = give(SqlJobs(self.database))
+        self.jobs = give(JobStore(self.database))
         super().start(give)
         tracker = Tracker(
-            give(self.pulls), give(SqlParking(self.database)), self.policy.context, self._comment
+            give(self.pulls), give(Parking(self.database)), self.policy.context, self._comment
         )
         self.discoverer = Discoverer(
             give(self.pulls), {"github": give(self.forge)}, tracker.observe, {"github": REPOS},

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from towline.jobs.model import Claimed
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.submit.rules import (
     Keep,
     read_claim,
@@ -16,7 +16,7 @@ from towline.submit.rules import (
     read_submission,
 )
 from towline.submit.service import Offer, Receipt, Submit, SubmitPolicy
-from towline.submit.store import SqlRequests
+from towline.submit.store import RequestStore
 from towline_once.db.statement import Database
 from towline_once.ports import Clock
 
@@ -40,8 +40,8 @@ class Mesh:
     ) -> None:
         self.policy = SubmitPolicy(**policy)
         self.audit = AuditLog()
-        self.requests = SqlRequests(database, KEEP, max_cached_bytes)
-        self.jobs = SqlJobs(database)
+        self.requests = RequestStore(database, KEEP, max_cached_bytes)
+        self.jobs = JobStore(database)
         self.service = Submit(self.requests, self.jobs, clock, self.policy, self.audit)
 
     async def submit(

@@ -9,16 +9,16 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.submit.submitting import DAY, HOUR, KEEP, Mesh
 from towline.jobs.model import NewJob
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.submit.rules import Load, Submission, read_submission
 from towline.submit.service import Submit, SubmitPolicy
-from towline.submit.store import SqlRequests
+from towline.submit.store import RequestStore
 from towline_once.db.statement import Database
 from towline_once.errors import Unavailable
 from towline_once.metrics import audit_to_log
 
 
-class Watched(SqlRequests):
+class Watched(RequestStore):
     """Says how often it counted, and can be away."""
 
     loads = sizes = 0
@@ -114,7 +114,7 @@ async def test_other_queues_do_not_count(database: Database, clock: ManualClock)
 async def test_the_queue_is_not_counted_each_time(database: Database, clock: ManualClock) -> None:
     """A hundred submits within a second cost one count of the queue and one of the store."""
     requests = Watched(database, KEEP, 16_384)
-    service = Submit(requests, SqlJobs(database), clock, SubmitPolicy(), audit_to_log)
+    service = Submit(requests, JobStore(database), clock, SubmitPolicy(), audit_to_log)
     await asyncio.gather(*[service.submit("ci", numbered(n)) for n in range(100)])
     assert (requests.loads, requests.sizes) == (1, 1)
     clock.advance(1.1)
@@ -237,7 +237,7 @@ async def test_a_count_that_fails_is_everybodys_failure(
 ) -> None:
     """Who waits for a look shares its fate, and the next one looks again."""
     requests = Watched(database, KEEP, 16_384)
-    service = Submit(requests, SqlJobs(database), clock, SubmitPolicy(), audit_to_log)
+    service = Submit(requests, JobStore(database), clock, SubmitPolicy(), audit_to_log)
     requests.away = True
     failures = await asyncio.gather(
         *[service.submit("ci", numbered(n)) for n in range(5)], return_exceptions=True

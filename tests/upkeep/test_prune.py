@@ -16,16 +16,16 @@ from tests.pulls.test_pull_store import line, put, ref
 from tests.submit.submitting import DAY, Mesh
 from towline.dashboard.queries import BACKLOG
 from towline.forges.delivery_log import HourCounts
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline.inbox.model import Arrival
-from towline.inbox.poll_dedup import SqlOwners
+from towline.inbox.poll_dedup import Owners
 from towline.inbox.retention import Tidying
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.jobs.pruning import Pruned
-from towline.jobs.store import SqlJobs
-from towline.pulls.store import SqlPulls
-from towline.submit.store import SqlRequests
+from towline.jobs.store import JobStore
+from towline.pulls.store import PullStore
+from towline.submit.store import RequestStore
 from towline.upkeep.periodic import Chore, Turn, Upkeep
 from towline.upkeep.retention import Pruning, plain
 from towline_once.coordination.rate_limit import per_minute
@@ -46,7 +46,7 @@ def arrival(n: int) -> Arrival:
     return Arrival(f"github:7:{n}", str(n), "github", "push", None, b"{}", job)
 
 
-async def worked(inbox: SqlInbox, jobs: SqlJobs, numbers: Sequence[int], dead: int = 0) -> None:
+async def worked(inbox: Inbox, jobs: JobStore, numbers: Sequence[int], dead: int = 0) -> None:
     """Deliveries whose jobs have ended, the first of them badly."""
     await inbox.take_all([arrival(n) for n in numbers], None)
     claimed = await jobs.claim(Wish([OWN_QUEUE], "worker", len(numbers), 60_000_000, 1))
@@ -59,12 +59,12 @@ async def worked(inbox: SqlInbox, jobs: SqlJobs, numbers: Sequence[int], dead: i
 
 
 @pytest.fixture
-def inbox(database: Database) -> SqlInbox:
-    return SqlInbox(database, per_minute(1000))
+def inbox(database: Database) -> Inbox:
+    return Inbox(database, per_minute(1000))
 
 
 async def test_one_pass_deletes_all_that_is_past_its_time(
-    clock: ManualClock, inbox: SqlInbox, jobs: SqlJobs
+    clock: ManualClock, inbox: Inbox, jobs: JobStore
 ) -> None:
     """However many batches that takes; dead jobs and what is young stay."""
     await worked(inbox, jobs, range(COUNT), dead=10)
@@ -78,7 +78,7 @@ async def test_one_pass_deletes_all_that_is_past_its_time(
 
 
 async def test_the_last_that_ended_are_counted_from_both_indexes(
-    database: Database, clock: ManualClock, inbox: SqlInbox, jobs: SqlJobs
+    database: Database, clock: ManualClock, inbox: Inbox, jobs: JobStore
 ) -> None:
     """Done and dead jobs have an index each: the newest of both together are looked at."""
     for lap, dead in enumerate((2, 0, 1)):
@@ -90,7 +90,7 @@ async def test_the_last_that_ended_are_counted_from_both_indexes(
 
 
 async def test_each_has_its_turn_when_time_is_short(
-    clock: ManualClock, inbox: SqlInbox, jobs: SqlJobs
+    clock: ManualClock, inbox: Inbox, jobs: JobStore
 ) -> None:
     """A pass without time makes one batch of each and says that there is more."""
     await worked(inbox, jobs, range(COUNT))
@@ -107,7 +107,7 @@ async def test_each_has_its_turn_when_time_is_short(
 
 
 async def test_how_far_it_is_behind_is_told(
-    clock: ManualClock, inbox: SqlInbox, jobs: SqlJobs
+    clock: ManualClock, inbox: Inbox, jobs: JobStore
 ) -> None:
     """The gauge has the age beyond its time of what is left, and nothing when nothing is left."""
     await worked(inbox, jobs, range(COUNT))
@@ -139,7 +139,7 @@ class Watched:
 async def test_a_pass_does_not_go_back(database: Database, clock: ManualClock) -> None:
     """Each batch looks from where the last one ended, and the next pass from the beginning."""
     watched: Any = Watched(database)
-    inbox, jobs = SqlInbox(watched, per_minute(1000)), SqlJobs(watched)
+    inbox, jobs = Inbox(watched, per_minute(1000)), JobStore(watched)
     for n in range(3):
         await worked(inbox, jobs, [2 * n, 2 * n + 1])
         clock.advance(10)
@@ -209,7 +209,7 @@ async def test_requests_are_looked_through_a_stretch_at_a_time(
         await mesh.submit(f"done {n}", kind="done")
         await mesh.complete(await mesh.claim("done"))
     clock.advance(DAY + 1)
-    requests: SqlRequests = mesh.requests
+    requests: RequestStore = mesh.requests
     told = [await requests.prune(3) for _ in range(3)]
     assert [(one.rows, one.more) for one in told] == [(0, True), (2, True), (1, False)]
     assert await requests.size() == 4
@@ -218,7 +218,7 @@ async def test_requests_are_looked_through_a_stretch_at_a_time(
 
 async def test_marks_of_what_was_told_are_forgotten(database: Database, clock: ManualClock) -> None:
     """Those past their time, in batches, and only those."""
-    owners = SqlOwners(database)
+    owners = Owners(database)
     for n in range(5):
         await owners.is_owner(f"old {n}", "a", 1_000_000)
     await owners.is_owner("new", "a", DAY_US)
@@ -233,7 +233,7 @@ async def test_no_batch_of_pull_requests_deletes_long_logs_together(
     database: Database, clock: ManualClock
 ) -> None:
     """Logs of so many lines go together, and one at least, however long it is."""
-    pulls = SqlPulls(database)
+    pulls = PullStore(database)
     ends_us = clock.now_us() + 1_000_000
     for number, lines in ((1, 600), (2, 600), (3, 1200), (4, 1)):
         keys = [line(f"{number} {n}") for n in range(lines)]
@@ -244,7 +244,7 @@ async def test_no_batch_of_pull_requests_deletes_long_logs_together(
 
 async def test_hours_of_hooks_are_kept_for_a_while(database: Database, clock: ManualClock) -> None:
     """What is recorded makes the oldest of its hook go."""
-    hours = SqlHookHours(database)
+    hours = HookHours(database)
     then_us = clock.now_us()
     await hours.record("one", [HourCounts(then_us, 1, 1, 0)])
     await hours.record("other", [HourCounts(then_us, 1, 1, 0)])
@@ -260,7 +260,7 @@ async def test_reopenings_are_forgotten_after_a_year(
     database: Database, clock: ManualClock
 ) -> None:
     """Unless a pull request for that vulnerability is alive: its budget is spent for good."""
-    pulls = SqlPulls(database)
+    pulls = PullStore(database)
     await put(pulls, ref(1), line("a"), vulnerability_id="CVE-alive")
     for name in ("CVE-alive", "CVE-gone"):
         assert await pulls.count_reopened(name, "first") == 1

@@ -15,7 +15,6 @@ from towline.dashboard.app import create_dashboard
 from towline.dashboard.collaborators import Desk
 from towline.dashboard.render import HOME
 from towline.fix import http as run_routes
-from towline.forges.delivery_log import HookHours
 from towline.http import problems
 from towline.http.auth import Keyring
 from towline.http.models import Health, Ready
@@ -25,8 +24,10 @@ from towline.http.problem_docs import documented
 from towline.http.readiness import Readiness
 from towline.inbox import admin_http, hooks_http
 from towline.inbox.access import Control, TheControl
-from towline.inbox.model import Inbox
-from towline.jobs.model import Bell, JobStore
+from towline.inbox.lost_deliveries import HookHours
+from towline.inbox.store import Inbox
+from towline.jobs.model import Bell
+from towline.jobs.store import JobStore
 from towline.pulls import http as pull_routes
 from towline.reconciler import http as reconciler_routes
 from towline.reconciler import status

@@ -22,13 +22,14 @@ from towline.fix.pipeline import FixHandler, FixParts
 from towline.fix.plan import Patcher, Planner
 from towline.fix.publish import Publishing
 from towline.fix.starter import FIX, FixStarter
-from towline.fix.store import SqlRuns
+from towline.fix.store import RunStore
 from towline.git.repository import GitOptions, GitRepositories
 from towline.git.worktree import Author
 from towline.inbox.dispatch import Track
 from towline.inbox.model import Stored
-from towline.jobs.model import Claimed, JobStore
+from towline.jobs.model import Claimed
 from towline.jobs.runner import Handler
+from towline.jobs.store import JobStore
 from towline.sandbox.choice import MachineSandbox
 from towline.upkeep.periodic import Chore
 from towline.upkeep.retention import Pruning
@@ -66,7 +67,7 @@ class FixService:
         self._clock = clock
         self._outside = outside
         self._rules = fix_rules_of(settings)
-        self.store = SqlRuns(database)
+        self.store = RunStore(database)
         self._starter = FixStarter(self.store, self._rules, clock, rates)
         self._audits = AuditStarter(jobs, self._rules, settings.pipeline.max_attempts)
         self._sandbox = MachineSandbox(settings.fix.sandbox, own_places(settings))

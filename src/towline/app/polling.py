@@ -8,9 +8,9 @@ from towline.config import Settings
 from towline.forges.polling import Polled
 from towline.inbox.dispatch import Track
 from towline.inbox.ingest import Ingest
-from towline.inbox.model import Inbox
 from towline.inbox.poll import Pollers, PollRules
-from towline.inbox.poll_dedup import FirstTold, SqlOwners
+from towline.inbox.poll_dedup import FirstTold, Owners
+from towline.inbox.store import Inbox
 from towline_once.coordination.sql import SqlDocuments
 from towline_once.db.statement import Database
 from towline_once.ports import Clock
@@ -23,7 +23,7 @@ _DEADLINE_SECONDS = 15.0
 
 def first_told(track: Track, database: Database, settings: Settings) -> FirstTold:
     """What came by a webhook and was polled as well is acted on once."""
-    return FirstTold(track, SqlOwners(database), settings.ingest.keep_seconds)
+    return FirstTold(track, Owners(database), settings.ingest.keep_seconds)
 
 
 def pollers_of(

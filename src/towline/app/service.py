@@ -34,22 +34,22 @@ from towline.http.secret_check import warn_of_other_secrets
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.http import HookLimits, Hooks
 from towline.inbox.ingest import DELIVERY, Ingest, Sender
-from towline.inbox.lost_deliveries import Recovery, SqlHookHours
+from towline.inbox.lost_deliveries import HookHours, Recovery
 from towline.inbox.retention import Tidying
-from towline.inbox.schedules import Schedules, SqlSchedules
+from towline.inbox.schedules import Schedules, ScheduleStore
 from towline.inbox.sources import SOURCES
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs.embedded import Crowd, EmbeddedWorker, ShoutingBell
 from towline.jobs.model import Backoff, Bell
 from towline.jobs.runner import Crew, Handler, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.observability import tracing
 from towline.observability.audit import AuditFile, trouble_with
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline.reconciler.sweep import Reconciler
 from towline.submit.rules import Keep
 from towline.submit.service import Submit, SubmitPolicy
-from towline.submit.store import SqlRequests
+from towline.submit.store import RequestStore
 from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline.upkeep.retention import Pruning, plain
@@ -118,9 +118,9 @@ class Service:
         self._own_bell = ShoutingBell(self.database.mailbox)
         self._broker = _broker(settings)
         self.bell: Bell = self._broker or self._own_bell
-        self.jobs = SqlJobs(self.database, self.bell)
+        self.jobs = JobStore(self.database, self.bell)
         rates = _rates_of(settings)
-        self.inbox = SqlInbox(self.database, rates)
+        self.inbox = Inbox(self.database, rates)
         self.ingest = Ingest(
             self.inbox, self.bell, self.clock, self.audit, _senders(settings),
             settings.pipeline.max_attempts, StartReader(fix_rules_of(settings)),
@@ -156,7 +156,7 @@ class Service:
         )
         named = {name: schedule.cron for name, schedule in settings.schedules.items()}
         wanted = self.fix.schedules() | named
-        self._schedules = Schedules(SqlSchedules(self.database), self.ingest, self.clock, wanted)
+        self._schedules = Schedules(ScheduleStore(self.database), self.ingest, self.clock, wanted)
         self._hook_log = hook_log_of(settings, self.clock, app)
         self.recovery = self._recovery(self._hook_log) if self._hook_log is not None else None
         kept = settings.idempotency
@@ -192,13 +192,13 @@ class Service:
             self.inbox,
             self.ingest,
             backend_over(self.database, self.clock).documents,
-            SqlHookHours(self.database),
+            HookHours(self.database),
             hooks,
             audit=self.audit,
         )
 
     @property
-    def pulls(self) -> SqlPulls:
+    def pulls(self) -> PullStore:
         return self.tow.pulls
 
     @property
@@ -446,10 +446,10 @@ def _broker(settings: Settings) -> CeleryBell | None:
 
 
 def _submit(
-    settings: Settings, database: Database, jobs: SqlJobs, clock: Clock, audit: Audit
+    settings: Settings, database: Database, jobs: JobStore, clock: Clock, audit: Audit
 ) -> Submit:
     kept, mesh, pipeline = settings.idempotency, settings.mesh, settings.pipeline
-    requests = SqlRequests(
+    requests = RequestStore(
         database, Keep(_us(kept.ttl_sec), _us(kept.failed_ttl_sec)), kept.max_cached_bytes
     )
     policy = SubmitPolicy(

@@ -18,12 +18,13 @@ from towline.forges.registry import FORGES
 from towline.inbox.model import Stored
 from towline.integrations.ci import Ci
 from towline.integrations.notify import AppriseNotifier, Notifier
-from towline.jobs.model import Bell, JobStore
+from towline.jobs.model import Bell
 from towline.jobs.runner import Handler
+from towline.jobs.store import JobStore
 from towline.pulls.discover import Discoverer
-from towline.pulls.parking_store import SqlParking
+from towline.pulls.parking_store import Parking
 from towline.pulls.policy import TowPolicy
-from towline.pulls.store import SqlPulls
+from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
 from towline.reconciler.sweep import Reconciler
 from towline.remediation.breakers import GLOBAL, Breakers
@@ -115,7 +116,7 @@ class TowParts:
         self.policy: TowPolicy = policy_of(settings)
         self.outside = outside
         self._settings = settings
-        self.pulls = SqlPulls(database, bell)
+        self.pulls = PullStore(database, bell)
         documents = SqlDocuments(database)
         limits = breaker_limits_of(settings)
 
@@ -133,7 +134,7 @@ class TowParts:
         self.bridge = Bridge(
             self.pulls, jobs, forges, remediator, SqlRates(database), self.policy, clock, bell
         )
-        self.parking = SqlParking(database)
+        self.parking = Parking(database)
         self.tracker = Tracker(self.pulls, self.parking, self.policy.context, self._ordered)
         self._discoverer = Discoverer(
             self.pulls,

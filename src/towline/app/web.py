@@ -12,7 +12,7 @@ from towline.dashboard.queries import SqlInsights
 from towline.fix.http import Runs
 from towline.http.json_body import MOST_BYTES
 from towline.http.openapi import document_of
-from towline.inbox.lost_deliveries import SqlHookHours
+from towline.inbox.lost_deliveries import HookHours
 from towline.reconciler.access import Tow
 from towline.submit.http import Mesh, is_of_workers
 from towline_once.asgi.messages import App
@@ -40,7 +40,7 @@ def apps_of(service: Service, strip: Strip | None = None) -> tuple[App, App]:
         ready=service.ready,
         measure=service.submit.measure,
         bell=service.bell,
-        hours=SqlHookHours(database),
+        hours=HookHours(database),
         beside={} if alone else FRAGMENT,
         tow=Tow(tow.pulls, tow.policy, tow.bridge, tow.reconciler, tow.board),
         runs=Runs(service.fix.store, settings.pipeline.max_attempts),

@@ -42,10 +42,10 @@ def since_us(text: str | None, now_us: int) -> int:
 
 @asynccontextmanager
 async def opened_history(loaded: Any) -> AsyncIterator[tuple[PullStore, int]]:
-    from towline.pulls.store import SqlPulls
+    from towline.pulls.store import PullStore
 
     async with opened_database(loaded) as (_, database, clock):
-        yield SqlPulls(database), clock.now_us()
+        yield PullStore(database), clock.now_us()
 
 
 async def repo_named(pulls: PullStore, name: str | None) -> str | None:

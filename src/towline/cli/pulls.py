@@ -113,11 +113,11 @@ class _Opened(NamedTuple):
 @asynccontextmanager
 async def _opened(config: Path | None) -> AsyncIterator[_Opened]:
     from towline.app.policy import policy_of
-    from towline.pulls.store import SqlPulls
+    from towline.pulls.store import PullStore
 
     async with opened_database(config) as (loaded, database, clock):
         every = loaded.reconciler.every_seconds
-        yield _Opened(SqlPulls(database), policy_of(loaded), clock.now_us(), every)
+        yield _Opened(PullStore(database), policy_of(loaded), clock.now_us(), every)
 
 
 async def _fleet(config: Path | None, choice: _Choice) -> dict[str, Any]:

@@ -51,11 +51,11 @@ async def _listed(
     config: Path | None, repo: str | None, state: str | None, limit: int
 ) -> list[dict[str, Any]]:
     from towline.fix.http import run_in_list
-    from towline.fix.store import SqlRuns
+    from towline.fix.store import RunStore
 
     known = next((one for one in _STATES if one == (state or "").lower()), None)
     if state is not None and known is None:
         raise Rejected(f"unknown state {state[:50]!a}; allowed: {', '.join(_STATES)}")
     async with opened_database(config) as opened:
-        found = await SqlRuns(opened.database).listing(repo, known, "", limit)
+        found = await RunStore(opened.database).listing(repo, known, "", limit)
     return [run_in_list(run).model_dump(mode="json") for run in found]

@@ -15,7 +15,8 @@ from typing import Any, Final
 from towline.commands.routing import Answers, Routed, order_id, why_marker, written_by
 from towline.forges.snapshot import PullRef
 from towline.inbox.slash_commands import Command
-from towline.jobs.model import Claimed, JobStore
+from towline.jobs.model import Claimed
+from towline.jobs.store import JobStore
 from towline.pulls.command_rules import STRATEGY_OF
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import PullEvent, PullRecord

@@ -38,7 +38,8 @@ from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
 from towline.inbox.slash_commands import COMMANDS, Command
 from towline.jobs.ids import job_id
-from towline.jobs.model import OWN_QUEUE, Bell, Claimed, JobStore, NewJob
+from towline.jobs.model import OWN_QUEUE, Bell, Claimed, NewJob
+from towline.jobs.store import JobStore
 from towline.pulls.command_rules import (
     STRATEGY_OF,
     NoCredentials,

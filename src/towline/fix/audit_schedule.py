@@ -23,7 +23,8 @@ from towline.forges.credentials import no_credentials
 from towline.git.workspace import Repositories, Workspace
 from towline.inbox.model import Stored
 from towline.jobs.ids import job_id
-from towline.jobs.model import OWN_QUEUE, Claimed, JobStore, NewJob
+from towline.jobs.model import OWN_QUEUE, Claimed, NewJob
+from towline.jobs.store import JobStore
 from towline.sandbox.base import Sandbox
 from towline_once.errors import Definitive, Transient
 

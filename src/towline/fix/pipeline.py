@@ -34,7 +34,8 @@ from towline.fix.publish import Publishing, intended, is_under_way
 from towline.fix.starter import FixStarter, about, run_job
 from towline.fix.store import RunStore
 from towline.git.workspace import BranchMoved, Repositories
-from towline.jobs.model import Claimed, JobStore
+from towline.jobs.model import Claimed
+from towline.jobs.store import JobStore
 from towline.sandbox.base import Sandbox
 from towline_once.errors import Definitive, LeaseLost, LockTimeout, NotIsolated, Rejected, Transient
 from towline_once.ports import Clock

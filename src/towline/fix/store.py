@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cache
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 
@@ -39,96 +39,6 @@ from towline_once.errors import Rejected
 
 Intended: TypeAlias = Literal["written", "superseded", "beaten"]
 """`superseded` by another attempt of the run; `beaten` by another run for the same thing."""
-
-
-class RunStore(Protocol):
-    async def get_or_create(
-        self,
-        run_key: str,
-        event_id: str,
-        errand: Errand,
-        branch: str,
-        job: NewJob,
-        rates: Rates | None = None,
-    ) -> tuple[RunRecord, bool]:
-        """The run, and whether it is new; its job is queued in the same transaction, once.
-
-        The job starts when the turn of the run comes. The inbox has taken its place already, if
-        an event starts it and the rate counts it; with `rates` a new run takes its place here.
-        """
-        ...
-
-    async def read(self, run_key: str) -> RunRecord | None: ...
-
-    async def begin(
-        self, run_key: str, max_attempts: int, job_id: str = "", seen: int | None = None
-    ) -> RunRecord | None:
-        """Count an attempt and give it a new token; None if it may not begin.
-
-        With its attempts used up it becomes blocked, by `max_attempts`. `job_id` is that of the
-        job that makes the attempt. With `seen`, the token with which the run was read, nothing
-        is done if it has another one by now: of those who saw the same run, one begins.
-        """
-        ...
-
-    async def record(self, run_key: str, token: int, stage: StageRecord) -> bool:
-        """Write down how a stage ended; False if another attempt has taken over."""
-        ...
-
-    async def intend(
-        self, run: RunRecord, token: int, stage: StageRecord, beside: Beside
-    ) -> Intended:
-        """Write down what is about to be opened, unless one beside it is not as it was seen."""
-        ...
-
-    async def finish(
-        self,
-        run_key: str,
-        token: int,
-        state: RunState,
-        blocked_reason: str | None = None,
-        *,
-        counted: bool = True,
-    ) -> bool:
-        """End an attempt; False if another one has taken over.
-
-        One that is not `counted` is given back: the run has as many left as before it began.
-        """
-        ...
-
-    async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:
-        """Note the pull request, which a run has once; the first one stays."""
-        ...
-
-    async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
-        """Let a blocked run begin anew, with fresh attempts; None if there is no such run.
-
-        Of its stages nothing is kept but what it was about to open, which may be there.
-        """
-        ...
-
-    async def beside(self, errand: Errand, but: str) -> Beside:
-        """Who else has proposed the same or was about to, and what time it is in the store."""
-        ...
-
-    async def stranded(self, most: int, idle_us: int, dead_us: int) -> list[RunRecord]:
-        """Live ones to which nothing has happened for so long that nobody can be at work.
-
-        `dead_us`, the shorter time, is for those whose last attempt's job has died.
-        """
-        ...
-
-    async def listing(
-        self, repo: str | None, state: RunState | None, before: str, most: int
-    ) -> list[RunRecord]:
-        """The newest first, without the logs of their stages."""
-        ...
-
-    async def prune(self, most: int, keep_us: int) -> Pruned: ...
-
-    async def forget_places(self, most: int, keep_us: int) -> Pruned:
-        """Delete the places of runs whose turn came that long ago."""
-        ...
 
 
 # ---------------------------------------------------------- run_statements
@@ -398,7 +308,7 @@ _ANOTHER_TYPE: Final = "something is of another type than it was written with"
 _NO_TEXTS: Final = {"advisory": dict, "replaces": int, "more": dict}
 
 
-class SqlRuns:
+class RunStore:
     def __init__(self, database: Database, bell: Bell | None = None) -> None:
         """`bell` is rung for the jobs of runs, once they are durable."""
         self._database = database
@@ -415,6 +325,11 @@ class SqlRuns:
         job: NewJob,
         rates: Rates | None = None,
     ) -> tuple[RunRecord, bool]:
+        """The run, and whether it is new; its job is queued in the same transaction, once.
+
+        The job starts when the turn of the run comes. The inbox has taken its place already, if
+        an event starts it and the rate counts it; with `rates` a new run takes its place here.
+        """
         serial = ordered_uuid(self._database.clock.now_us(), secrets.token_bytes(8)).hex
         row = (
             *(run_key, event_id, f"run_{serial}", subject_of(errand), errand.repo),
@@ -431,6 +346,13 @@ class SqlRuns:
     async def begin(
         self, run_key: str, max_attempts: int, job_id: str = "", seen: int | None = None
     ) -> RunRecord | None:
+        """Count an attempt and give it a new token; None if it may not begin.
+
+        With its attempts used up it becomes blocked, by `max_attempts`. `job_id` is that of the
+        job that makes the attempt. With `seen`, the token with which the run was read, nothing
+        is done if it has another one by now: of those who saw the same run, one begins.
+        """
+
         def script() -> Script[RunRecord | None]:
             rows = yield BEGIN, [(run_key, max_attempts, job_id or None, seen)]
             if not rows:
@@ -442,6 +364,11 @@ class SqlRuns:
         return await self._database.transact(script)
 
     async def unblock(self, run_key: str, by: str, job: NewJob) -> RunRecord | None:
+        """Let a blocked run begin anew, with fresh attempts; None if there is no such run.
+
+        Of its stages nothing is kept but what it was about to open, which may be there.
+        """
+
         def script() -> Script[tuple[RunRecord | None, bool]]:
             unblocked = yield UNBLOCK, [(run_key, by)]
             rows = yield READ, [(run_key,)]
@@ -461,6 +388,7 @@ class SqlRuns:
     # ------------------------------------------------------------------ an attempt's writes
 
     async def record(self, run_key: str, token: int, stage: StageRecord) -> bool:
+        """Write down how a stage ended; False if another attempt has taken over."""
         row = _stage_row(run_key, stage)
 
         def script() -> Script[bool]:
@@ -474,6 +402,7 @@ class SqlRuns:
     async def intend(
         self, run: RunRecord, token: int, stage: StageRecord, beside: Beside
     ) -> Intended:
+        """Write down what is about to be opened, unless one beside it is not as it was seen."""
         row = _stage_row(run.run_key, stage)
 
         def script() -> Script[Intended]:
@@ -497,11 +426,16 @@ class SqlRuns:
         *,
         counted: bool = True,
     ) -> bool:
+        """End an attempt; False if another one has taken over.
+
+        One that is not `counted` is given back: the run has as many left as before it began.
+        """
         reason = None if blocked_reason is None else _clean(blocked_reason)[:LONGEST_REASON]
         row = (run_key, token, state, reason, int(not counted))
         return bool(await self._database.run(FINISH, [row]))
 
     async def opened(self, run_key: str, token: int, number: int, url: str) -> bool:
+        """Note the pull request, which a run has once; the first one stays."""
         return bool(await self._database.run(OPENED, [(run_key, token, number, url)]))
 
     # ------------------------------------------------------------------ looking
@@ -517,15 +451,21 @@ class SqlRuns:
         return await self._database.transact(script)
 
     async def beside(self, errand: Errand, but: str) -> Beside:
+        """Who else has proposed the same or was about to, and what time it is in the store."""
         return await self._database.transact(lambda: _beside(errand, but))
 
     async def stranded(self, most: int, idle_us: int, dead_us: int) -> list[RunRecord]:
+        """Live ones to which nothing has happened for so long that nobody can be at work.
+
+        `dead_us`, the shorter time, is for those whose last attempt's job has died.
+        """
         rows = await self._database.run(STRANDED, [(most, idle_us, dead_us)])
         return _readable(rows)
 
     async def listing(
         self, repo: str | None, state: RunState | None, before: str, most: int
     ) -> list[RunRecord]:
+        """The newest first, without the logs of their stages."""
         statement = listing(repo is not None, state)
         runs: list[RunRecord] = []
         while len(runs) < most:

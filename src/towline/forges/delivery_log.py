@@ -313,13 +313,3 @@ class HookHour(NamedTuple):
     delivered: int
     received: int
     recovered: int
-
-
-class HookHours(Protocol):
-    async def record(self, hook: str, counts: Sequence[HourCounts]) -> None:
-        """Put these in place of what was recorded for their hours."""
-        ...
-
-    async def hours(self, hook: str | None, since_us: int) -> list[HookHour]:
-        """Oldest first, of one hook or of all."""
-        ...

@@ -6,11 +6,12 @@ from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
 
-from towline.forges.delivery_log import HookHours
 from towline.http.auth import Keyring
 from towline.http.readiness import Readiness
-from towline.inbox.model import Inbox
-from towline.jobs.model import Bell, JobStore
+from towline.inbox.lost_deliveries import HookHours
+from towline.inbox.store import Inbox
+from towline.jobs.model import Bell
+from towline.jobs.store import JobStore
 from towline_once.metrics import Audit
 from towline_once.ports import Clock
 

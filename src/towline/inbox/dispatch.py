@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from towline.events import Event
-from towline.inbox.model import Inbox, Stored
+from towline.inbox.model import Stored
 from towline.inbox.sources import events_of
+from towline.inbox.store import Inbox
 from towline.jobs.model import Claimed
 from towline_once.canonical_json import parse_json
 from towline_once.errors import Definitive, Rejected

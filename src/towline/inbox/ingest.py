@@ -28,9 +28,10 @@ from towline.events import (
 from towline.forges.delivery import Delivery, Malformed
 from towline.forges.gitlab import webhooks as gitlab
 from towline.inbox.metrics import count_delivery
-from towline.inbox.model import Arrival, Inbox, Taken
+from towline.inbox.model import Arrival, Taken
 from towline.inbox.slash_commands import parse
 from towline.inbox.sources import SOURCES
+from towline.inbox.store import Inbox
 from towline.integrations import generic_ci
 from towline.jobs.ids import job_id
 from towline.jobs.model import OWN_QUEUE, Bell, NewJob

@@ -22,14 +22,13 @@ from towline.forges.delivery_log import (
     ForgeUnreadable,
     Hook,
     HookHour,
-    HookHours,
     HookLog,
     HourCounts,
     Limits,
     Mark,
     Sent,
 )
-from towline.inbox.model import Inbox
+from towline.inbox.store import Inbox
 from towline_once import keys
 from towline_once.db.statement import Database, Statement
 from towline_once.errors import Conflict, TowlineError, Transient
@@ -345,15 +344,17 @@ HOURS = Statement(
 )
 
 
-class SqlHookHours:
+class HookHours:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def record(self, hook: str, counts: Sequence[HourCounts]) -> None:
+        """Put these in place of what was recorded for their hours."""
         if counts:
             recorded = [(hook, *count) for count in counts]
             await self._database.run_all([(RECORD, recorded), (FORGET, [(hook, _KEPT_US)])])
 
     async def hours(self, hook: str | None, since_us: int) -> list[HookHour]:
+        """Oldest first, of one hook or of all."""
         rows = await self._database.run(HOURS, [(hook, since_us)])
         return [HookHour._make(row) for row in rows]

@@ -21,7 +21,7 @@ from towline.forges.delivery import Delivery
 from towline.forges.delivery_log import ForgeUnavailable, ForgeUnreadable
 from towline.forges.polling import Mark, Page, Polled, Thing, next_since
 from towline.inbox.metrics import LAG, POLLED, TAKEN_IN, TROUBLES
-from towline.inbox.model import Inbox
+from towline.inbox.store import Inbox
 from towline.upkeep.periodic import Chore
 from towline_once.errors import Conflict, TowlineError
 from towline_once.ports import Clock, DocumentStore, Note

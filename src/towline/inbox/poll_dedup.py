@@ -18,7 +18,7 @@ from towline.events import Commented, Event, IssueChanged
 from towline.forges import payload as reading
 from towline.inbox.dispatch import Track, payload_of
 from towline.inbox.metrics import MET
-from towline.inbox.model import Owners, Stored
+from towline.inbox.model import Stored
 from towline.jobs.pruning import Mark, Pruned
 from towline.upkeep.periodic import Chore
 from towline.upkeep.retention import Pruning
@@ -109,15 +109,17 @@ FORGET = Statement(
 )
 
 
-class SqlOwners:
+class Owners:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._pruned = Mark()
 
     async def is_owner(self, thing: str, delivery: str, ttl_us: int) -> bool:
+        """Whether this delivery was the first to tell of the thing; the first one stays it."""
         row = (f"{_PREFIX}{thing}", delivery, ttl_us)
         return bool(await self._database.run(OWN, [row]))
 
     async def prune(self, most: int) -> Pruned:
+        """Forget what was told long ago."""
         rows = await self._database.run(FORGET, [(most, self._pruned.reached_us)])
         return self._pruned.move(rows, most)

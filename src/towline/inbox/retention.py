@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from towline.inbox.model import Inbox
-from towline.jobs.model import JobStore
+from towline.inbox.store import Inbox
+from towline.jobs.store import JobStore
 from towline.upkeep.periodic import Turn
 from towline.upkeep.retention import Pruning
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from towline.inbox import cron
 from towline.inbox.ingest import Ingest
@@ -24,16 +24,6 @@ class Scheduled(NamedTuple):
     name: str
     cron: str
     next_run_us: int
-
-
-class ScheduleStore(Protocol):
-    async def load(self) -> list[Scheduled]: ...
-
-    async def plan(self, schedule: Scheduled, expected_us: int | None) -> bool:
-        """Set when it runs next, if it still stands at `expected_us` (None: it is new)."""
-        ...
-
-    async def forget(self, name: str) -> None: ...
 
 
 # ---------------------------------------------------------------- schedule
@@ -113,7 +103,7 @@ FORGET = Statement(
 )
 
 
-class SqlSchedules:
+class ScheduleStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -121,6 +111,7 @@ class SqlSchedules:
         return [Scheduled._make(row) for row in await self._database.run(LOAD, [(0,)])]
 
     async def plan(self, schedule: Scheduled, expected_us: int | None) -> bool:
+        """Set when it runs next, if it still stands at `expected_us` (None: it is new)."""
         if expected_us is None:
             return bool(await self._database.run(ADD, [schedule]))
         return bool(await self._database.run(PLAN, [(*schedule, expected_us)]))

@@ -326,7 +326,7 @@ PRUNE = Statement(
 )
 
 
-class SqlInbox:
+class Inbox:
     def __init__(self, database: Database, rates: Rates) -> None:
         self._database = database
         self._rates = rates
@@ -346,6 +346,9 @@ class SqlInbox:
         )
 
     def take(self, arrival: Arrival) -> asyncio.Future[Taken]:
+        """Store the delivery and queue its job, in one transaction, unless it is there already.
+
+        It ends before senders lose patience."""
         return self._takes.submit(arrival)
 
     async def _fly(self, arrivals: list[Arrival]) -> list[Taken]:
@@ -367,6 +370,10 @@ class SqlInbox:
         return [_told_at_once(arrival, found[arrival.key]) for arrival in arrivals]
 
     async def take_all(self, arrivals: Sequence[Arrival], note: Note | None) -> list[Taken] | None:
+        """Store deliveries, queue their jobs and write the note, in one transaction.
+
+        None if somebody else has written the note's document: then nothing is stored. Each key
+        comes once."""
         taking = _taking_at_once if self._database.far else _taking
 
         def script() -> Script[list[Taken] | None]:
@@ -380,6 +387,7 @@ class SqlInbox:
         return await self._database.transact(script)
 
     def of_job(self, job_id: str) -> Awaitable[list[Stored]]:
+        """The deliveries that a job acts on, in the order of their arrival."""
         return self._lookups.submit(job_id)
 
     async def _fly_lookups(self, job_ids: list[str]) -> list[list[Stored]]:
@@ -390,24 +398,29 @@ class SqlInbox:
         return [found[job_id] for job_id in job_ids]
 
     async def find(self, delivery_id: str) -> list[Stored]:
+        """By the sender's id; two hooks may share one."""
         return [_stored(row) for row in await self._database.run(FIND, [(delivery_id,)])]
 
     async def known(self, delivery_ids: Sequence[str]) -> set[str]:
+        """The keys of the deliveries with these ids that were taken in."""
         if not delivery_ids:
             return set()
         rows = await self._database.run(KNOWN, [(one,) for one in delivery_ids])
         return {row[0] for row in rows}
 
     async def parked(self, keys: Sequence[str]) -> set[str]:
+        """Those of these deliveries with an event that waits for its pull request."""
         if not keys:
             return set()
         return {row[0] for row in await self._database.run(PARKED, [(key,) for key in keys])}
 
     async def listing(self, before_us: int, most: int) -> list[Stored]:
+        """The newest first, received before `before_us`; without their bodies."""
         rows = await self._database.run(LISTING, [(before_us, most)])
         return [Stored._make(row) for row in rows]
 
     async def prune(self, most: int, keep_us: int) -> Pruned:
+        """Delete deliveries past their time whose jobs have ended."""
         rows = await self._database.run(PRUNE, [(most, keep_us, self._pruned.reached_us)])
         return self._pruned.move(rows, most, keep_us)
 

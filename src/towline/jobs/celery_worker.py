@@ -23,8 +23,9 @@ from collections.abc import Callable
 from typing import Any, TypeGuard
 
 from towline.jobs.celery import MISSING, TASK, celery_app
-from towline.jobs.model import Bell, Claimed, JobStore
+from towline.jobs.model import Bell, Claimed
 from towline.jobs.runner import SKIPPED, Crew
+from towline.jobs.store import JobStore
 from towline_once.errors import MissingExtra, Transient
 from towline_once.ports import Clock
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
-from towline.jobs.model import OWN_QUEUE, Claimed, JobStore, Wish
+from towline.jobs.model import OWN_QUEUE, Claimed, Wish
 from towline.jobs.runner import Crew
+from towline.jobs.store import JobStore
 from towline_once.errors import Transient
 from towline_once.ports import Clock, Mailbox
 

@@ -6,10 +6,8 @@ and takeover. What was claimed at first and taken over since is told so: nothing
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
-
-from towline.jobs.pruning import Pruned
 
 JobState = Literal["queued", "running", "done", "dead"]
 EndedState = Literal["done", "dead"]
@@ -118,67 +116,6 @@ class Reaped(NamedTuple):
 class Depth(NamedTuple):
     queued: int
     running: int
-
-
-class JobStore(Protocol):
-    def enqueue(self, job: NewJob) -> Awaitable[None]:
-        """Make the job durable; one with the same id that is there already is left alone."""
-        ...
-
-    async def claim(self, wish: Wish) -> list[Claimed]:
-        """Begin attempts of jobs that are due, by priority and age, within their repos' slots."""
-        ...
-
-    def claim_one(
-        self, job_id: str, owner: str, lease_us: int, repo_limit: int
-    ) -> Awaitable[Claimed | None]:
-        """Begin an attempt of this job of our own queue.
-
-        None if it is not due, begun, ended or has no slot.
-        """
-        ...
-
-    def settle(self, settlement: Settlement) -> Awaitable[bool]:
-        """End an attempt; False if it was taken over. The same settlement again is True."""
-        ...
-
-    async def heartbeat(self, held: Sequence[tuple[str, int]], lease_us: int) -> dict[str, int]:
-        """Renew leases; the ends of those that are still held, by job id."""
-        ...
-
-    async def release(self, held: Sequence[tuple[str, int]]) -> None:
-        """Give attempts back as if they had not begun."""
-        ...
-
-    async def reap(self, most: int) -> list[Reaped]:
-        """Take jobs from workers whose lease has ended."""
-        ...
-
-    async def due_in(self, queues: Sequence[str]) -> float | None:
-        """Seconds until the next job of these queues is due; None if there is none."""
-        ...
-
-    async def depth(self, prefix: str) -> Depth:
-        """How many jobs of the queues with this prefix wait, and how many run."""
-        ...
-
-    async def read(self, job_id: str) -> JobRecord | None: ...
-
-    async def listing(self, state: JobState | None, before: str, most: int) -> list[JobRecord]:
-        """The newest first, older than the id `before` (empty: from the newest)."""
-        ...
-
-    async def redeliver(self, job_id: str, not_before_us: int) -> bool:
-        """Queue an ended job again with fresh attempts, `not_before_us` after its end."""
-        ...
-
-    async def unpublished(self, most: int, lost_after_us: int) -> list[str]:
-        """Jobs that are due and that no broker was told of lately; they count as told now."""
-        ...
-
-    async def prune(self, state: EndedState, most: int, keep_us: int) -> Pruned:
-        """Delete jobs that ended so long ago."""
-        ...
 
 
 class Bell(Protocol):

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import orjson
 from prometheus_client import Counter, Gauge
 
-from towline.jobs.model import Backoff, Claimed, JobState, JobStore, Settlement, after_failure
+from towline.jobs.model import Backoff, Claimed, JobState, Settlement, after_failure
+from towline.jobs.store import JobStore
 from towline.observability import tracing
 from towline_once.errors import Definitive, LeaseLost, Rejected, Transient
 from towline_once.ports import Clock

@@ -362,7 +362,7 @@ _ROUNDS = 8
 _BUSY_SECONDS = 0.05
 
 
-class SqlJobs:
+class JobStore:
     def __init__(self, database: Database, bell: Bell | None = None) -> None:
         """`bell` is rung for jobs that waited for a slot of their repository and now have one."""
         self._database = database
@@ -384,6 +384,7 @@ class SqlJobs:
     # ------------------------------------------------------------------ new jobs
 
     def enqueue(self, job: NewJob) -> Awaitable[None]:
+        """Make the job durable; one with the same id that is there already is left alone."""
         return self._new.submit(job)
 
     async def _fly_new(self, jobs: list[NewJob]) -> list[None]:
@@ -393,6 +394,7 @@ class SqlJobs:
     # ------------------------------------------------------------------ claims
 
     async def claim(self, wish: Wish) -> list[Claimed]:
+        """Begin attempts of jobs that are due, by priority and age, within their repos' slots."""
         if self._database.far and self._slotless:
             begun = await self._claim_without_slots(wish)
             if begun is not None:
@@ -442,6 +444,10 @@ class SqlJobs:
     def claim_one(
         self, job_id: str, owner: str, lease_us: int, repo_limit: int
     ) -> Awaitable[Claimed | None]:
+        """Begin an attempt of this job of our own queue.
+
+        None if it is not due, begun, ended or has no slot.
+        """
         return self._single.submit((job_id, owner, lease_us, repo_limit))
 
     async def _fly_single(self, wishes: list[_Single]) -> list[Claimed | None]:
@@ -462,6 +468,7 @@ class SqlJobs:
     # ------------------------------------------------------------------ settlements
 
     def settle(self, settlement: Settlement) -> Awaitable[bool]:
+        """End an attempt; False if it was taken over. The same settlement again is True."""
         return self._settlements.submit(settlement)
 
     async def _fly_settlements(self, settlements: list[Settlement]) -> list[bool]:
@@ -492,17 +499,20 @@ class SqlJobs:
     # ------------------------------------------------------------------ leases
 
     async def heartbeat(self, held: Sequence[tuple[str, int]], lease_us: int) -> dict[str, int]:
+        """Renew leases; the ends of those that are still held, by job id."""
         if not held:
             return {}
         rows = await self._database.run(HEARTBEAT, [(*place, lease_us) for place in held])
         return {row[0]: row[1] for row in rows}
 
     async def release(self, held: Sequence[tuple[str, int]]) -> None:
+        """Give attempts back as if they had not begun."""
         if held:
             rows = await self._database.run(RELEASE, list(held))
             await self._call_back((row[1], row[2] in SLOW) for row in rows)
 
     async def reap(self, most: int) -> list[Reaped]:
+        """Take jobs from workers whose lease has ended."""
         rows = await self._database.transact(lambda: _reaping(most))
         await self._call_back((row[3], row[1] in SLOW) for row in rows)
         return [Reaped(row[0], row[1], row[2]) for row in rows]
@@ -540,11 +550,13 @@ class SqlJobs:
     # ------------------------------------------------------------------ looking
 
     async def due_in(self, queues: Sequence[str]) -> float | None:
+        """Seconds until the next job of these queues is due; None if there is none."""
         rows = await self._database.run(NEXT_DUE, [(queue,) for queue in queues])
         waits = [row[0] for row in rows if row[0] is not None]
         return max(0, min(waits)) / 1e6 if waits else None
 
     async def depth(self, prefix: str) -> Depth:
+        """How many jobs of the queues with this prefix wait, and how many run."""
         return Depth._make((await self._database.run(DEPTH, [(prefix,)]))[0])
 
     async def read(self, job_id: str) -> JobRecord | None:
@@ -552,19 +564,23 @@ class SqlJobs:
         return JobRecord._make(rows[0]) if rows else None
 
     async def listing(self, state: JobState | None, before: str, most: int) -> list[JobRecord]:
+        """The newest first, older than the id `before` (empty: from the newest)."""
         rows = await self._database.run(LISTING, [(state, before, most)])
         return [JobRecord._make(row) for row in rows]
 
     # ------------------------------------------------------------------ upkeep
 
     async def redeliver(self, job_id: str, not_before_us: int) -> bool:
+        """Queue an ended job again with fresh attempts, `not_before_us` after its end."""
         return bool(await self._database.run(REDELIVER, [(job_id, not_before_us)]))
 
     async def unpublished(self, most: int, lost_after_us: int) -> list[str]:
+        """Jobs that are due and that no broker was told of lately; they count as told now."""
         rows = await self._database.run(UNPUBLISHED, [(OWN_QUEUE, most, lost_after_us)])
         return [row[0] for row in rows]
 
     async def prune(self, state: EndedState, most: int, keep_us: int) -> Pruned:
+        """Delete jobs that ended so long ago."""
         mark = self._pruned[state]
         rows = await self._database.run(PRUNE[state], [(most, keep_us, mark.reached_us)])
         return mark.move(rows, most, keep_us)

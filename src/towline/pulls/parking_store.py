@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from towline.events import EVENTS, Actor, Event
 from towline.forges.registry import FORGES
@@ -69,22 +69,6 @@ class Parked(NamedTuple):
             received_us=self.received_us,
             last_seen_us=self.received_us,
         )
-
-
-class Parking(Protocol):
-    async def park(self, events: Sequence[Parked]) -> None:
-        """What is parked already stays as it is."""
-        ...
-
-    async def waiting_for(self, repo: str, number: int, head_sha: str | None) -> list[Parked]:
-        """What this pull request with this head brings out, in the order of the senders' times."""
-        ...
-
-    async def remove(self, events: Sequence[Parked]) -> None: ...
-
-    async def prune(self, most: int) -> Pruned:
-        """Forget what waited too long, and the oldest where too much waits."""
-        ...
 
 
 # ------------------------------------------------------------------ parked
@@ -176,7 +160,7 @@ THIN_OUT = Statement(
 )
 
 
-class SqlParking:
+class Parking:
     def __init__(
         self, database: Database, keep_us: int = KEEP_US, most_in_a_repo: int = MOST_IN_A_REPO
     ) -> None:
@@ -186,9 +170,11 @@ class SqlParking:
         self._pruned = Mark()
 
     async def park(self, events: Sequence[Parked]) -> None:
+        """What is parked already stays as it is."""
         await self._database.run(PARK, [_row(parked) for parked in events])
 
     async def waiting_for(self, repo: str, number: int, head_sha: str | None) -> list[Parked]:
+        """What this pull request with this head brings out, in the order of the senders' times."""
         rows = await self._database.run(WAITING, [(repo, number, head_sha)])
         found = [_parked(row) for row in rows]
         return sorted(found, key=lambda one: (one.at_us, one.received_us, one[:3]))
@@ -197,6 +183,7 @@ class SqlParking:
         await self._database.run(REMOVE, [parked[:3] for parked in events])
 
     async def prune(self, most: int) -> Pruned:
+        """Forget what waited too long, and the oldest where too much waits."""
         rows = await self._database.run(PRUNE, [(most, self._keep_us, self._pruned.reached_us)])
         old = self._pruned.move(rows, most, self._keep_us)
         if old.more:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import OWN_QUEUE, Bell, NewJob
@@ -95,81 +95,6 @@ class Logged(NamedTuple):
     event: PullEvent
 
 
-class PullStore(Protocol):
-    async def read(self, repo: str, number: int) -> PullRecord | None: ...
-
-    async def of_commit(self, repo: str | None, head_sha: str) -> list[PullRecord]:
-        """Those whose head it is; of any repository if the sender does not say which."""
-        ...
-
-    async def change(self, ref: PullRef, decide: Decide) -> Changed:
-        """If the first of the events is in the log already, nothing is written."""
-        ...
-
-    async def stale(
-        self, thresholds: Thresholds, most: int, now_us: int | None = None
-    ) -> list[PullRecord]:
-        """The longest stale first, by the store's time unless another is given."""
-        ...
-
-    async def stale_keys(
-        self, thresholds: Thresholds, most: int, now_us: int | None = None
-    ) -> list[StaleKey]:
-        """The same ones, in the same order."""
-        ...
-
-    async def read_all(self, keys: Sequence[tuple[str, int]]) -> list[PullRecord]:
-        """Those that are there, in the order of the keys, each a repository and a number."""
-        ...
-
-    async def unverified(self, most: int) -> list[PullRecord]:
-        """Those with an intent whose outcome should be known by now."""
-        ...
-
-    async def alive_for(self, vulnerability_id: str) -> list[PullRecord]:
-        """Those that are alive and fix this."""
-        ...
-
-    async def reopened(self, vulnerability_id: str) -> int:
-        """How often a pull request was closed for another one that fixes this."""
-        ...
-
-    async def count_reopened(self, vulnerability_id: str, key: str) -> int:
-        """One more, once for each key; how many it is now."""
-        ...
-
-    async def listing(self, wanted: Filter, after: str, most: int) -> list[PullRecord]:
-        """By repository and number, after the cursor `repo#number` (empty: from the first)."""
-        ...
-
-    async def named(self, name: str) -> list[str]:
-        """The repositories under tow with this bare name."""
-        ...
-
-    async def repos(self, forge: str) -> list[str]:
-        """The repositories that have pull requests under tow."""
-        ...
-
-    async def census(self) -> Mapping[State, int]:
-        """How many are in each state."""
-        ...
-
-    async def events(
-        self, repo: str, number: int, after_id: int = 0, most: int = 1000
-    ) -> list[PullEvent]:
-        """Oldest first."""
-        ...
-
-    async def log(self, after: LogPlace, most: int, repo: str | None = None) -> list[Logged]:
-        """A page of the log of all pull requests after that place, one after the other, each
-        oldest first; of none whose repository comes after `repo`."""
-        ...
-
-    async def prune(self, most: int) -> Pruned:
-        """Forget those whose life ended long enough ago, with their logs."""
-        ...
-
-
 # ------------------------------------------------------------------- pulls
 
 _MOST_RACES = 100
@@ -178,7 +103,7 @@ _REOPENED_KEPT_US = 365 * 86_400_000_000
 _LAST_EVENT = list(COLUMNS).index("last_event")
 
 
-class SqlPulls:
+class PullStore:
     def __init__(self, database: Database, bell: Bell | None = None) -> None:
         """`bell` is rung for the jobs that a change brings, once they are durable."""
         self._database = database
@@ -187,12 +112,15 @@ class SqlPulls:
     # ------------------------------------------------------------------ changes
 
     async def change(self, ref: PullRef, decide: Decide) -> Changed:
+        """If the first of the events is in the log already, nothing is written."""
         changed, job_ids = await self._database.transact(lambda: _changing(ref, decide))
         if job_ids and self._bell is not None:
             self._bell.ring(job_ids)
         return changed
 
     async def count_reopened(self, vulnerability_id: str, key: str) -> int:
+        """One more, once for each key; how many it is now."""
+
         def script() -> Script[int]:
             yield q.COUNT_REOPENED, [(vulnerability_id, key)]
             rows = yield q.REOPENED, [(vulnerability_id,)]
@@ -201,6 +129,8 @@ class SqlPulls:
         return await self._database.transact(script)
 
     async def prune(self, most: int) -> Pruned:
+        """Forget those whose life ended long enough ago, with their logs."""
+
         def script() -> Script[Pruned]:
             forgotten = yield q.FORGET, [(most, _LINES_AT_A_TIME)]
             if forgotten:
@@ -221,38 +151,46 @@ class SqlPulls:
         return _record(rows[0])
 
     async def of_commit(self, repo: str | None, head_sha: str) -> list[PullRecord]:
+        """Those whose head it is; of any repository if the sender does not say which."""
         return await self._records(q.OF_COMMIT, [(repo, head_sha)])
 
     async def stale(
         self, thresholds: Thresholds, most: int, now_us: int | None = None
     ) -> list[PullRecord]:
+        """The longest stale first, by the store's time unless another is given."""
         rows = _ranges(thresholds, most, now_us)
         return await self._records(q.STALE, rows) if rows else []
 
     async def stale_keys(
         self, thresholds: Thresholds, most: int, now_us: int | None = None
     ) -> list[StaleKey]:
+        """The same ones, in the same order."""
         rows = _ranges(thresholds, most, now_us)
         found: list[Any] = list(await self._database.run(q.STALE_KEYS, rows)) if rows else []
         found.sort()
         return found[:most]
 
     async def read_all(self, keys: Sequence[tuple[str, int]]) -> list[PullRecord]:
+        """Those that are there, in the order of the keys, each a repository and a number."""
         found = await self._records(q.READ_ALL, list(keys)) if keys else []
         known = {(record.ref.repo, record.ref.number): record for record in found}
         return [known[key] for key in keys if key in known]
 
     async def unverified(self, most: int) -> list[PullRecord]:
+        """Those with an intent whose outcome should be known by now."""
         return await self._records(q.UNVERIFIED, [(most,)])
 
     async def alive_for(self, vulnerability_id: str) -> list[PullRecord]:
+        """Those that are alive and fix this."""
         return await self._records(q.ALIVE_FOR, [(vulnerability_id,)])
 
     async def reopened(self, vulnerability_id: str) -> int:
+        """How often a pull request was closed for another one that fixes this."""
         rows = await self._database.run(q.REOPENED, [(vulnerability_id,)])
         return int(rows[0][0])
 
     async def listing(self, wanted: Filter, after: str, most: int) -> list[PullRecord]:
+        """By repository and number, after the cursor `repo#number` (empty: from the first)."""
         repo, _, number = after.rpartition("#")
         search = None if wanted.search is None else containing(wanted.search)
         given = {**wanted._asdict(), "search": search}
@@ -263,22 +201,28 @@ class SqlPulls:
         )
 
     async def named(self, name: str) -> list[str]:
+        """The repositories under tow with this bare name."""
         return [row[0] for row in await self._database.run(q.NAMED, [(name,)])]
 
     async def repos(self, forge: str) -> list[str]:
+        """The repositories that have pull requests under tow."""
         return [row[0] for row in await self._database.run(q.REPOS, [(forge,)])]
 
     async def census(self) -> Mapping[State, int]:
+        """How many are in each state."""
         rows = await self._database.run(q.CENSUS, [(0,)])
         return {**dict.fromkeys(STATES, 0), **{row[0]: row[1] for row in rows}}
 
     async def events(
         self, repo: str, number: int, after_id: int = 0, most: int = 1000
     ) -> list[PullEvent]:
+        """Oldest first."""
         rows = await self._database.run(q.EVENTS, [(repo, number, after_id, most)])
         return [event_of(row) for row in rows]
 
     async def log(self, after: LogPlace, most: int, repo: str | None = None) -> list[Logged]:
+        """A page of the log of all pull requests after that place, one after the other, each
+        oldest first; of none whose repository comes after `repo`."""
         rows = await self._database.run(q.LOG, [(*after, repo, most)])
         return [Logged(row[0], row[1], event_of(row[2:])) for row in rows]
 

@@ -43,10 +43,11 @@ from towline.reconciler.metrics import (
 )
 from towline.reconciler.observe_score import OBSERVED
 from towline.reconciler.rules import STRATEGY_OF, Diagnosis, Finding
-from towline.remediation.breakers import Breakers, BreakerState, Leave
+from towline.remediation.breakers import Breakers, Leave
 from towline.remediation.escalation import escalating
 from towline.remediation.record_changes import BY_SWEEP, Order, Recorder, Remedied, decided_on
 from towline.remediation.service import Pause, Remediator, asks_to_wait, batches
+from towline_once.coordination.circuit_breaker import State as BreakerState
 from towline_once.errors import Conflict, Rejected, Transient, Unavailable
 from towline_once.ports import Clock
 

@@ -6,47 +6,17 @@ An action asks all that it concerns, and tells each of them how it went.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import TypeAlias
 
-from towline.jobs.model import JobStore, NewJob
+from towline.jobs.model import NewJob
+from towline.jobs.store import JobStore
 from towline.remediation.escalation import notice_job
 from towline.remediation.escalation_text import breaker_notice
+from towline_once.coordination.breaker_registry import ListedBreaker
+from towline_once.coordination.circuit_breaker import BreakerService, Permit, Report, State
 
 GLOBAL = "towline:breaker:global"
-BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
-
-
-class Permit(Protocol):
-    @property
-    def is_probe(self) -> bool: ...
-
-    async def succeeded(self) -> None: ...
-
-    async def failed(self) -> None: ...
-
-    async def ignored(self) -> None: ...
-
-
-class BreakerReport(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def state(self) -> BreakerState: ...
-
-    @property
-    def opening_us(self) -> int: ...
-
-    @property
-    def failure_rate(self) -> float: ...
-
-
-class Breaker(Protocol):
-    async def refresh(self) -> BreakerState: ...
-
-    async def admit(self) -> Permit | None: ...
-
-    async def report(self) -> BreakerReport: ...
+Breaker: TypeAlias = BreakerService | ListedBreaker
 
 
 def breaker_of_repo(repo: str) -> str:
@@ -97,7 +67,7 @@ class Breakers:
             self._kept[name] = self._open_one(name)
         return self._kept[name]
 
-    async def state(self) -> BreakerState:
+    async def state(self) -> State:
         return await self.named(GLOBAL).refresh()
 
     async def ask(self, repo: str, checks: Sequence[str] = ()) -> tuple[Leave | None, str]:
@@ -133,6 +103,6 @@ class Breakers:
         return [report.name for report in opened]
 
 
-def _notice_job(report: BreakerReport) -> NewJob:
+def _notice_job(report: Report) -> NewJob:
     notice = breaker_notice(report.name, report.failure_rate)
     return notice_job(notice, report.opening_us, f"{report.name} {report.opening_us}")

@@ -12,16 +12,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from towline.jobs.ids import job_id, ordered_uuid
-from towline.jobs.model import (
-    Backoff,
-    Claimed,
-    JobStore,
-    NewJob,
-    Settlement,
-    Verdict,
-    Wish,
-    after_failure,
-)
+from towline.jobs.model import Backoff, Claimed, NewJob, Settlement, Verdict, Wish, after_failure
+from towline.jobs.store import JobStore
 from towline.submit.metrics import EVICTIONS, SETTLEMENTS, SubmitMeter
 from towline.submit.rules import (
     QUEUE_PREFIX,

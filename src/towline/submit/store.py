@@ -11,7 +11,7 @@ then the earlier success.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Hashable, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from towline.jobs.model import JobState, NewJob
 from towline.jobs.pruning import Pruned
@@ -83,38 +83,6 @@ class Attempt(NamedTuple):
     state: JobState
     attempts: int
     max_attempts: int
-
-
-class RequestStore(Protocol):
-    def submit(self, proposal: Proposal) -> Awaitable[Submitted]:
-        """Store request and job in one transaction, or tell what stands under the key."""
-        ...
-
-    async def read(self, client: str, request_id: str) -> RequestRecord | None: ...
-
-    async def attempt(self, job_id: str) -> Attempt | None:
-        """None if there is no such job, or it was not submitted."""
-        ...
-
-    async def renew(self, job_id: str, token: int, lease_us: int | None) -> int | None:
-        """The new end of a lease, for as long as before by default; None if it is not held."""
-        ...
-
-    async def load(self, most_queued: int, most_running: int) -> Load:
-        """How many submitted jobs wait and run; counted no further than told."""
-        ...
-
-    async def size(self) -> int:
-        """How many requests are stored."""
-        ...
-
-    async def prune(self, most: int) -> Pruned:
-        """Delete those that have expired of the next so many, after the last and from the first."""
-        ...
-
-    async def evict(self, most: int) -> int:
-        """Delete the oldest requests that have ended, expired or not."""
-        ...
 
 
 # ------------------------------------------------------ request_statements
@@ -298,7 +266,7 @@ EVICT = Statement(
 _ROUNDS: Final = 5
 
 
-class SqlRequests:
+class RequestStore:
     """`max_cached_bytes` is the size up to which a duplicate is shown the result."""
 
     def __init__(self, database: Database, keep: Keep, max_cached_bytes: int) -> None:
@@ -311,6 +279,7 @@ class SqlRequests:
         )
 
     def submit(self, proposal: Proposal) -> Awaitable[Submitted]:
+        """Store request and job in one transaction, or tell what stands under the key."""
         return self._submits.submit(proposal)
 
     async def _fly(self, proposals: list[Proposal]) -> list[Submitted]:
@@ -322,22 +291,27 @@ class SqlRequests:
         return RequestRecord._make(rows[0]) if rows else None
 
     async def attempt(self, job_id: str) -> Attempt | None:
+        """None if there is no such job, or it was not submitted."""
         rows = await self._database.run(ATTEMPT, [(job_id,)])
         return Attempt._make(rows[0]) if rows else None
 
     async def renew(self, job_id: str, token: int, lease_us: int | None) -> int | None:
+        """The new end of a lease, for as long as before by default; None if it is not held."""
         rows = await self._database.run(RENEW, [(job_id, token, lease_us)])
         return int(rows[0][0]) if rows else None
 
     async def load(self, most_queued: int, most_running: int) -> Load:
+        """How many submitted jobs wait and run; counted no further than told."""
         rows = await self._database.run(LOAD, [(most_queued, most_running)])
         return Load(*rows[0])
 
     async def size(self) -> int:
+        """How many requests are stored."""
         rows = await self._database.run(SIZE, [(0,)])
         return int(rows[0][0])
 
     async def prune(self, most: int) -> Pruned:
+        """Delete those that have expired of the next so many, after the last and from the first."""
         after = self._looked_through
         ((until, found),) = await self._database.run(STRETCH, [(after, most)])
         more = found >= most
@@ -347,6 +321,7 @@ class SqlRequests:
         return Pruned(len(await self._database.run(SWEEP, [(after, until, *self._keep)])), more)
 
     async def evict(self, most: int) -> int:
+        """Delete the oldest requests that have ended, expired or not."""
         return len(await self._database.run(EVICT, [(most,)]))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from towline.jobs.model import Bell, JobStore
+from towline.jobs.model import Bell
 from towline.jobs.runner import QUEUED, REAPED, REPUBLISHED, RUNNING
+from towline.jobs.store import JobStore
 
 _BATCH = 100
 _LOST_AFTER_US = 30_000_000

@@ -11,7 +11,7 @@ from towline.dashboard.health import healing_of
 from towline.dashboard.queries import SqlInsights
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.store import Filter
-from towline.remediation.breakers import BreakerReport
+from towline_once.coordination.circuit_breaker import Report
 
 Scene: TypeAlias = Literal[
     "taken under tow", "merged", "healed", "escalated", "breaker tripped", "breaker recovered"
@@ -81,7 +81,7 @@ class Scenes:
             how = made.event_type.removeprefix("REMEDIATION_").lower().replace("_", " ")
             self._saw("healed", f"{made.repo}#{made.number}: {how}, then merged")
 
-    def _look_at_breaker(self, report: BreakerReport) -> None:
+    def _look_at_breaker(self, report: Report) -> None:
         name = report.name.removeprefix("towline:breaker:")
         if report.state != "closed" and report.name not in self._open:
             self._open.add(report.name)

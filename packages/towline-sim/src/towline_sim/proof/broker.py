@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from towline.jobs.celery_worker import CeleryWorker
-from towline.jobs.model import Bell, JobStore
+from towline.jobs.model import Bell
 from towline.jobs.runner import Crew
+from towline.jobs.store import JobStore
 from towline_once.ports import Clock
 from towline_sim.proof.fault_schedule import MESSAGES
 from towline_sim.proof.harness import Stage

@@ -12,7 +12,7 @@ from towline.fix.attempt import Attempt, StageEnd
 from towline.fix.model import Beside, Errand, RunRecord
 from towline.fix.pipeline import FixHandler
 from towline.fix.publish import Looked, Publishing
-from towline.fix.store import RunStore, SqlRuns
+from towline.fix.store import RunStore
 from towline.forges.github import publish as github_publish
 from towline.git.repository import GitRepositories
 from towline.git.workspace import Workspace
@@ -27,7 +27,7 @@ _LIVE = "towline_runs.state IN ('waiting', 'running')"
 _SEEN = "AND (b.seen IS NULL OR towline_runs.token = b.seen)"
 _stage = FixHandler._stage
 _gated = FixHandler._gated
-_beside = SqlRuns.beside
+_beside = RunStore.beside
 
 
 class NoLock:
@@ -53,7 +53,7 @@ async def _looks_at_nobody(runs: RunStore, _: Any, __: Any, attempt: Attempt) ->
     return Looked(await runs.beside(attempt.run.errand, attempt.run.run_key))
 
 
-async def _writes_nothing_down(self: SqlRuns, *_: Any) -> str:
+async def _writes_nothing_down(self: RunStore, *_: Any) -> str:
     return "written"
 
 
@@ -65,7 +65,7 @@ async def _never_cool(self: FixHandler, run: Any, job: Any, policy: Any) -> int:
     return 0
 
 
-async def _beside_by_the_own_clock(self: SqlRuns, errand: Errand, but: str) -> Beside:
+async def _beside_by_the_own_clock(self: RunStore, errand: Errand, but: str) -> Beside:
     seen = await _beside(self, errand, but)
     return seen._replace(now_us=self._database.clock.now_us())
 
@@ -199,7 +199,7 @@ MUTATIONS: Final = (
         "opening-not-written-down",
         "before a pull request is opened, it is written down that it will be",
         "fix",
-        [instead(SqlRuns, "intend", _writes_nothing_down)],
+        [instead(RunStore, "intend", _writes_nothing_down)],
     ),
     Mutation(
         "openings-of-others-not-seen",
@@ -223,6 +223,6 @@ MUTATIONS: Final = (
         "cooldown-by-the-own-clock",
         "the store's times are compared with the store's clock",
         "fix",
-        [instead(SqlRuns, "beside", _beside_by_the_own_clock)],
+        [instead(RunStore, "beside", _beside_by_the_own_clock)],
     ),
 )  # fmt: skip

@@ -8,10 +8,10 @@ from typing import Any, Final
 from towline.inbox import start_queue
 from towline.inbox import store as inbox
 from towline.inbox.model import Arrival, Taken
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs import runner
 from towline.jobs import store as q
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.reaper import Reaper
 from towline_once.coordination import sql as rate_statements
 from towline_once.coordination.rate_limit import Rates
@@ -21,7 +21,7 @@ from towline_sim.proof.mutations import Mutation, instead, sql
 
 _QUEUED = "AND towline_jobs.state || '' = 'queued'"
 _SAME_HOLDER = "AND towline_jobs.token = b.token"
-_fly = SqlInbox._fly
+_fly = Inbox._fly
 _starting = inbox._starting
 
 
@@ -29,7 +29,7 @@ async def _nothing(self: Any) -> None:
     return None
 
 
-async def _told_too_soon(self: SqlInbox, arrivals: list[Any]) -> list[Taken]:
+async def _told_too_soon(self: Inbox, arrivals: list[Any]) -> list[Taken]:
     try:
         return await _fly(self, arrivals)
     except Transient:
@@ -41,7 +41,7 @@ def _no_jobs(*_: Any) -> Any:
     yield
 
 
-async def _never_recorded(self: SqlJobs, settlements: list[Any]) -> set[str]:
+async def _never_recorded(self: JobStore, settlements: list[Any]) -> set[str]:
     return set()
 
 
@@ -86,7 +86,7 @@ MUTATIONS: Final = (
         "answer-before-commit",
         "a 2xx leaves only after the commit",
         "door",
-        [instead(SqlInbox, "_fly", _told_too_soon)],
+        [instead(Inbox, "_fly", _told_too_soon)],
     ),
     Mutation(
         "stored-without-job",

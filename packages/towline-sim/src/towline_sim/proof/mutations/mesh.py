@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from towline.jobs import store as job_statements
 from towline.jobs.model import Backoff, Verdict, after_failure
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.submit import rules as remote_work
 from towline.submit import rules as submission
 from towline.submit import service as submit
@@ -15,11 +15,11 @@ from towline.submit import store as q
 from towline.submit import store as requests
 from towline.submit.rules import Decision, Keep, Standing, decide
 from towline.submit.service import MeshLoad, RequestRoom, Submit, UnknownJob
-from towline.submit.store import Attempt, Proposal, SqlRequests, Submitted
+from towline.submit.store import Attempt, Proposal, RequestStore, Submitted
 from towline_once.errors import Transient
 from towline_sim.proof.mutations import Mutation, instead, sql
 
-_fly = SqlRequests._fly
+_fly = RequestStore._fly
 
 
 async def _held_by_anybody(self: Submit, job_id: str, token: int) -> Attempt:
@@ -40,7 +40,7 @@ def _over_at_once(standing: Standing, now_us: int, keep: Keep) -> bool:
     return standing.state is None or standing.finished_us is not None
 
 
-async def _told_too_soon(self: SqlRequests, proposals: list[Proposal]) -> list[Submitted]:
+async def _told_too_soon(self: RequestStore, proposals: list[Proposal]) -> list[Submitted]:
     try:
         return await _fly(self, proposals)
     except Transient:
@@ -52,7 +52,7 @@ def _no_jobs(proposals: Any) -> Any:
     return {one.request_id: requests._own(one, "accepted") for one in proposals}
 
 
-async def _never_recorded(self: SqlJobs, settlements: list[Any]) -> set[str]:
+async def _never_recorded(self: JobStore, settlements: list[Any]) -> set[str]:
     return set()
 
 
@@ -111,13 +111,13 @@ MUTATIONS: Final = (
         "request-told-too-soon",
         "a client is told that its request is accepted only after the commit",
         "mesh",
-        [instead(SqlRequests, "_fly", _told_too_soon)],
+        [instead(RequestStore, "_fly", _told_too_soon)],
     ),
     Mutation(
         "same-result-is-stale",
         "a result whose answer was lost is recognised when it comes again",
         "mesh",
-        [instead(SqlJobs, "_settled_before", _never_recorded)],
+        [instead(JobStore, "_settled_before", _never_recorded)],
     ),
     Mutation(
         "ended-result-changes",

@@ -15,7 +15,7 @@ from towline.pulls.lifecycle import RESULT_OF, TERMINAL, Move
 from towline.pulls.model import Intent, PullRecord
 from towline.pulls.parking import head_of
 from towline.pulls.parking_store import Parked
-from towline.pulls.store import Change, Changed, SqlPulls
+from towline.pulls.store import Change, Changed, PullStore
 from towline.pulls.tracker import Tracker
 from towline.reconciler import decision
 from towline.reconciler import rules as classify
@@ -31,7 +31,7 @@ from towline_sim.proof.mutations import Mutation, instead, sql
 _begun = record_changes.begun
 _hoped = record_changes.hoped
 _end = Remediator._end
-_change = SqlPulls.change
+_change = PullStore.change
 _move = lifecycle.move
 
 
@@ -97,7 +97,7 @@ async def _park_and_go(self: Tracker, stored: Any, place: int, event: Any, numbe
     await self._parking.park([Parked.of(stored, place, event, one, head) for one in numbers])
 
 
-async def _jobs_afterwards(self: SqlPulls, ref: PullRef, decide: Any) -> Changed:
+async def _jobs_afterwards(self: PullStore, ref: PullRef, decide: Any) -> Changed:
     jobs: list[Any] = []
 
     def without_jobs(record: PullRecord | None, now_us: int) -> Change | None:
@@ -229,7 +229,7 @@ MUTATIONS: Final = (
     _tow(
         "escalated-without-job",
         "an escalation and its job are written together",
-        instead(SqlPulls, "change", _jobs_afterwards),
+        instead(PullStore, "change", _jobs_afterwards),
     ),
     _tow(
         "command-in-any-state",

@@ -19,7 +19,7 @@ from towline.inbox.schedules import Scheduled, Schedules, _us
 from towline.integrations import scheduler
 from towline.jobs import store as job_statements
 from towline.jobs.model import Backoff, Verdict, after_failure
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.submit import rules as submission
 from towline.submit import service as submit
 from towline.submit import store as request_statements
@@ -168,7 +168,7 @@ def _one_ttl(standing: Standing, now_us: int, keep: Keep) -> bool:
     return _has_expired(standing, now_us, Keep(keep.failed_us, keep.failed_us))
 
 
-async def _some_are_all(self: SqlJobs, rows: Sequence[Any]) -> set[str]:
+async def _some_are_all(self: JobStore, rows: Sequence[Any]) -> set[str]:
     counted = await self._database.run(job_statements.SETTLE_COUNTED, rows)
     return {row[0] for row in rows} if sum(row[0] for row in counted) else set()
 
@@ -185,7 +185,7 @@ REQUESTS: Final = (
     plant("submit", "mesh", "one-ttl-for-all", "a request that has ended is kept for a while",
           instead(submission, "has_expired", _one_ttl)),
     plant("submit", "mesh", "some-settled-all-settled", "what was written was written",
-          instead(SqlJobs, "_settled", _some_are_all)),
+          instead(JobStore, "_settled", _some_are_all)),
     plant("submit", "mesh", "one-failure-too-many", "a job dies after more than its attempts",
           instead(submit, "after_failure", _one_more)),
     plant("submit", "mesh", "dead-without-an-end", "only what is done has finished",

@@ -24,7 +24,6 @@ from towline.remediation import breakers, record_changes, replacement
 from towline.remediation import escalation as escalate
 from towline.remediation.breakers import (
     GLOBAL,
-    BreakerReport,
     Breakers,
     Leave,
     breaker_of_check,
@@ -37,6 +36,7 @@ from towline.remediation.replacement import Closer
 from towline.remediation.service import Remediator
 from towline.remediation.strategies import REMEDIES
 from towline.remediation.triggers import Poke
+from towline_once.coordination.circuit_breaker import Report
 from towline_once.errors import Unavailable
 from towline_sim.proof.mutations import instead
 from towline_sim.proof.planted_bugs import Planted, plant
@@ -146,9 +146,8 @@ async def _nothing_to_say(self: Leave) -> None:
     return None
 
 
-def _told_at_each_trip(report: BreakerReport) -> NewJob:
-    opened_us: int = getattr(report, "opened_us", 0)
-    return _notice_job(report._replace(opening_us=opened_us))  # type: ignore[attr-defined]
+def _told_at_each_trip(report: Report) -> NewJob:
+    return _notice_job(report._replace(opening_us=report.opened_us))
 
 
 _notice_job = breakers._notice_job

@@ -11,12 +11,12 @@ import orjson
 
 from towline.forges.delivery import Delivery
 from towline.inbox.ingest import DELIVERY, Ingest
-from towline.inbox.schedules import Schedules, SqlSchedules
-from towline.inbox.store import SqlInbox
+from towline.inbox.schedules import Schedules, ScheduleStore
+from towline.inbox.store import Inbox
 from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
 from towline.jobs.model import Backoff, Bell, Claimed
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline_once.coordination.locks import LockService
@@ -120,8 +120,8 @@ class DoorScene:
         bell: Bell = ShoutingBell(database.mailbox)
         if self.broker is not None:
             bell = SimBell(self.broker, node)
-        jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, _RATES)
+        jobs = JobStore(database, bell)
+        inbox = Inbox(database, _RATES)
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS, _starts)
         rules = WorkRules(
             f"{node}", LEASE_SECONDS, _JOB_SECONDS, Backoff(1_000_000, 8_000_000), REPO_LIMIT
@@ -136,7 +136,7 @@ class DoorScene:
                 self.broker.workers[node.name] = (node, worker)
         locks = LockService(SqlLeases(database), database.mailbox, clock)
         reaper = Reaper(jobs, bell)
-        schedules = Schedules(SqlSchedules(database), ingest, clock, _EVERY_MINUTE)
+        schedules = Schedules(ScheduleStore(database), ingest, clock, _EVERY_MINUTE)
         chores = [
             Chore("reap", 1.0, reaper.reap),
             Chore("republish", 1.0, reaper.republish),
@@ -146,7 +146,7 @@ class DoorScene:
         actor.program = ingest
         await asyncio.gather(worker.run(), upkeep.run())
 
-    async def _handle(self, actor: Actor, inbox: SqlInbox, job: Claimed) -> int:
+    async def _handle(self, actor: Actor, inbox: Inbox, job: Claimed) -> int:
         dice = self.stage.dice
         with self.bodies.at_work(job.id[-6:]):
             stored = await inbox.of_job(job.id)

@@ -23,13 +23,13 @@ from towline.fix.plan import Patcher, Planner
 from towline.fix.publish import Publishing
 from towline.fix.requests import errand_of
 from towline.fix.starter import FIX, FixStarter, run_job
-from towline.fix.store import Intended, SqlRuns
+from towline.fix.store import Intended, RunStore
 from towline.forges.delivery_log import ForgeUnavailable
 from towline.forges.github import publish as github_publish
 from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
 from towline.jobs.model import Backoff, NewJob
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline_once.coordination.lease import Lease
@@ -64,7 +64,7 @@ _HOUR_US: Final = 3_600_000_000
 _MOST_TRIES: Final = 30
 
 
-class WatchedRuns(SqlRuns):
+class WatchedRuns(RunStore):
     """Tells when a write was taken from an attempt that another one had superseded."""
 
     def __init__(self, stage: Stage, watch: RunWatch, database: Database, bell: Any) -> None:
@@ -169,7 +169,7 @@ class FixScene:
         database, clock, node, world = actor.database, actor.clock, actor.node, self.world
         node.skew_us += self.lapsed_us
         bell = ShoutingBell(database.mailbox)
-        jobs = SqlJobs(database, bell)
+        jobs = JobStore(database, bell)
         runs = WatchedRuns(self.stage, self.watch, database, bell)
         locks = LockService(SqlLeases(database), database.mailbox, clock)
         watched = WatchedLocks(locks, world)
@@ -346,7 +346,7 @@ class FixScene:
                 self.stage.expect(there, f"run {run_key[:6]} is done without a pull request")
 
 
-async def _enqueued(jobs: SqlJobs, job: NewJob) -> None:
+async def _enqueued(jobs: JobStore, job: NewJob) -> None:
     await jobs.enqueue(job)
 
 

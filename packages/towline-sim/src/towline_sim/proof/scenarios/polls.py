@@ -14,15 +14,15 @@ from towline.events import Commented, Event
 from towline.forges.delivery_log import Limits
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.ingest import DELIVERY, Ingest
-from towline.inbox.lost_deliveries import Recovery, SqlHookHours
+from towline.inbox.lost_deliveries import HookHours, Recovery
 from towline.inbox.model import Stored
 from towline.inbox.poll import Pollers, PollRules
-from towline.inbox.poll_dedup import FirstTold, SqlOwners
-from towline.inbox.store import SqlInbox
+from towline.inbox.poll_dedup import FirstTold, Owners
+from towline.inbox.store import Inbox
 from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
 from towline.jobs.model import Backoff
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline_once.coordination.locks import LockService
@@ -94,10 +94,10 @@ class PollsScene:
     async def _boot(self, actor: Actor) -> None:
         database, clock, node = actor.database, actor.clock, actor.node
         bell = ShoutingBell(database.mailbox)
-        jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, per_minute(10_000))
+        jobs = JobStore(database, bell)
+        inbox = Inbox(database, per_minute(10_000))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, MAX_ATTEMPTS)
-        first = FirstTold(self._track, SqlOwners(database))
+        first = FirstTold(self._track, Owners(database))
         handler = DeliveryHandler(inbox, first)
         rules = WorkRules(f"{node}", _LEASE_SECONDS, 20.0, Backoff(1_000_000, 4_000_000), 4)
         crew = Crew(jobs, {DELIVERY: handler}, clock, rules)
@@ -114,7 +114,7 @@ class PollsScene:
         polled = SimPolled(self.forge, wire, newest_first=self.newest_first)
         documents = SqlDocuments(database)
         pollers = Pollers([polled], inbox, ingest, documents, clock, self.rules)
-        log, hours = SimHookLog(self.forge, wire), SqlHookHours(database)
+        log, hours = SimHookLog(self.forge, wire), HookHours(database)
         recovery = Recovery(log, inbox, ingest, documents, hours, [HOOK], limits=_LIMITS)
         actor.program = ingest
         await asyncio.gather(

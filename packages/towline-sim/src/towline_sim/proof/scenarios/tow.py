@@ -10,12 +10,12 @@ from typing import Any, Final
 from towline.app.tow import Outside, TowParts
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.ingest import DELIVERY, Ingest
-from towline.inbox.store import SqlInbox
+from towline.inbox.store import Inbox
 from towline.jobs.embedded import EmbeddedWorker, ShoutingBell
 from towline.jobs.ids import mark_of
 from towline.jobs.model import Backoff, Claimed
 from towline.jobs.runner import Crew, WorkRules
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.pulls.model import PullRecord
 from towline.remediation.escalation import params_of
 from towline.remediation.escalation_text import ESCALATED
@@ -235,8 +235,8 @@ class TowScene:
         clock = SimClock(stage.loop, lambda: node.skew_us // _SKEW)
         database = ReadCommitted(stage, stage.wire(node, stage.sql), clock, actor.mailbox)
         bell = ShoutingBell(database.mailbox)
-        jobs = SqlJobs(database, bell)
-        inbox = SqlInbox(database, per_minute(600))
+        jobs = JobStore(database, bell)
+        inbox = Inbox(database, per_minute(600))
         ingest = Ingest(inbox, bell, clock, audit_to_log, {}, _MAX_ATTEMPTS)
         outside = self._outside(actor)
         given = settings(observe=self.observe, all_count=self.town.all_count)
