@@ -6,7 +6,6 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from scripts.reference_tables import table
-from towline.inbox.slash_commands import COMMANDS
 from towline.pulls.budgets import _RESET_BY, LIFETIME_FACTOR, MAX_TRIES, STRATEGIES
 from towline.pulls.command_rules import ALLOWED_IN
 from towline.pulls.lifecycle import (
@@ -19,6 +18,7 @@ from towline.pulls.lifecycle import (
     State,
 )
 from towline.pulls.staleness import THRESHOLD_SECONDS
+from towline.slash_commands import COMMANDS
 
 _LIVE: Final = tuple(state for state in STATES if state not in TERMINAL)
 

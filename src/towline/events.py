@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias, get_args
+
+from towline.slash_commands import Parsed, parse
 
 CheckStatus: TypeAlias = Literal["queued", "in_progress", "completed"]
 Conclusion: TypeAlias = Literal[
@@ -140,7 +143,7 @@ class ReviewSubmitted(Event):
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: `given` is kept with the event
 class Commented(Event):
     """A comment on a pull request; `in_review` if it is attached to a line of the diff."""
 
@@ -155,6 +158,11 @@ class Commented(Event):
     in_review: bool = False
     head_sha: str | None = None
     url: str | None = None
+
+    @cached_property
+    def given(self) -> Parsed:
+        """Its slash commands, read when they are first asked for."""
+        return parse(self.body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +228,11 @@ class InstallationChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssueChanged(Event):
-    """An issue of a tracker; `changed` names the fields, `comment` is a comment's text."""
+    """An issue of a tracker; `changed` names the fields, `comment` is a comment's text.
+
+    `updated_at` is when the issue changed last by its own account, which every word about one
+    change has in common.
+    """
 
     kind = "issue_changed"
 
@@ -233,6 +245,26 @@ class IssueChanged(Event):
     labels: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     comment: str = ""
+    comment_id: str | None = None
+    updated_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisoryReported(Event):
+    """A package that a repository uses is vulnerable; `branch` is where, if that is told."""
+
+    kind = "advisory_reported"
+
+    repo: str
+    advisory_id: str
+    package: str
+    ecosystem: str = "pip"
+    vulnerable: str = ""
+    fixed: str | None = None
+    severity: str = ""
+    summary: str = ""
+    url: str | None = None
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +295,7 @@ EVENTS: Final[Mapping[str, type[Event]]] = {
     event.kind: event
     for event in (
         *(PullRequestChanged, CheckChanged, ReviewSubmitted, Commented, Pushed),
-        *(MergeGroupChanged, Pinged, InstallationChanged, IssueChanged, CommandGiven, Ticked),
+        *(MergeGroupChanged, Pinged, InstallationChanged, IssueChanged, AdvisoryReported),
+        *(CommandGiven, Ticked),
     )
 }

@@ -12,9 +12,9 @@ from tests.app.control_plane import is_problem
 from tests.http.front_door import FrontDoor, github, until
 from tests.http.writes import AS_OPERATOR, REBUILD, TOKENS, commands_of, tow, writes_on
 from tests.reconciler.tow_rig import OURS
-from towline.inbox.slash_commands import COMMANDS
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.pulls.command_rules import ALLOWED_IN
+from towline.slash_commands import COMMANDS
 from towline_once.errors import Conflict
 
 

@@ -18,9 +18,10 @@ from towline.fix.audit_schedule import AUDIT, AuditHandler, AuditStarter, schedu
 from towline.fix.fixers.pip_audit import PipAudit
 from towline.fix.fixers.pip_audit_report import advisories_in
 from towline.fix.model import Command, FixPolicy, FixRules
-from towline.fix.requests import advised
+from towline.fix.requests import errand_of
 from towline.fix.starter import FixStarter
 from towline.fix.store import RunStore
+from towline.forges.github import webhooks as github
 from towline.inbox.dispatch import DeliveryHandler
 from towline.inbox.ingest import DELIVERY, Ingest
 from towline.inbox.schedules import Schedules, ScheduleStore
@@ -157,7 +158,7 @@ async def test_each_advisory_starts_one_run(audited: Audited) -> None:
 async def test_an_alert_for_the_same_is_the_same_run(audited: Audited) -> None:
     """Whether the forge tells of it or the audit finds it."""
     await audited.next_tick()
-    alert = {
+    alert: dict[str, Any] = {
         "action": "created",
         "alert": {
             "security_advisory": {"cve_id": "CVE-2024-1"},
@@ -168,7 +169,8 @@ async def test_an_alert_for_the_same_is_the_same_run(audited: Audited) -> None:
         },
         "repository": {"full_name": REPO, "default_branch": "trunk"},
     }
-    started = advised("github", "dependabot_alert", alert, RULES)
+    (event,) = github.read("dependabot_alert", alert)
+    started = errand_of(event, RULES)
     assert started is not None
     _, created = await audited.starter.start(started, "github:d1:advisory")
     assert not created

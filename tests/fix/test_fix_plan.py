@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from towline.events import Actor, Commented, Event
 from towline.fix.model import FixRules, IssueRule, RunRecord
 from towline.fix.starter import FixStarter
 from towline.forges.delivery_log import ForgeRefused
+from towline.forges.github import webhooks as github
 from towline.inbox.model import Stored
 
 
@@ -52,8 +52,8 @@ async def test_a_delivery_starts_its_runs_once(rig: Rig) -> None:
 
 
 async def test_an_alert_starts_a_run(rig: Rig) -> None:
-    """From the body of the delivery, which has no event of its own."""
-    alert = {
+    """One run, known by the advisory and not by the event's place."""
+    alert: dict[str, Any] = {
         "action": "created",
         "alert": {
             "security_advisory": {"cve_id": "CVE-2024-1"},
@@ -63,16 +63,15 @@ async def test_an_alert_starts_a_run(rig: Rig) -> None:
         },
         "repository": {"full_name": REPO, "default_branch": "main"},
     }  # fmt: skip
-    body = json.dumps(alert).encode()
-    (run,) = await tell(rig, event_name="dependabot_alert", body=body)
+    (run,) = await tell(rig, *github.read("dependabot_alert", alert))
     assert (run.errand.cause, run.event_id) == ("vulnerability", "github:d1:advisory")
     assert await rig.status() == "done"
 
 
 async def test_without_repositories_nothing_is_read(rig: Rig) -> None:
-    """A service that fixes nothing does not even look at a body."""
+    """A service that fixes nothing starts nothing."""
     idle = FixStarter(rig.plain_runs, FixRules(), rig.clock)
-    await idle(stored(event_name="dependabot_alert", body=b"nonsense"), [failed_check()])
+    await idle(stored(), [failed_check()])
     assert await rig.plain_runs.listing(None, None, "", 9) == []
 
 

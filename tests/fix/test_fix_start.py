@@ -9,7 +9,9 @@ import pytest
 
 from towline.events import Actor, CheckChanged, Commented, Event, IssueChanged, Pinged
 from towline.fix.model import FixPolicy, FixRules, IssueRule
-from towline.fix.requests import advised, check_of, errand_of, instruction_in, replacing
+from towline.fix.requests import Started, check_of, errand_of, instruction_in, replacing
+from towline.forges.github import webhooks as github
+from towline.integrations import generic_ci
 
 REPO = "octo-org/app"
 RULES = FixRules(
@@ -167,7 +169,7 @@ def test_a_failure_on_a_pull_request_is_mended_there() -> None:
 )
 def test_what_is_asked_for(body: str, instruction: str | None) -> None:
     """Everything after the command."""
-    assert instruction_in(body, "copilot") == instruction
+    assert instruction_in(note(body=body), "copilot") == instruction
 
 
 def test_notes_and_issues_have_keys_of_their_own() -> None:
@@ -197,9 +199,15 @@ ALERT = {
 }
 
 
+def alerted(payload: dict[str, Any], event_name: str = "dependabot_alert") -> Started | None:
+    """What a delivery of GitHub asks for."""
+    asked = [errand_of(event, RULES) for event in github.read(event_name, payload)]
+    return asked[0] if asked else None
+
+
 def test_an_advisory_of_github() -> None:
     """A Dependabot alert says what to bump, and to what."""
-    started = advised("github", "dependabot_alert", ALERT, RULES)
+    started = alerted(ALERT)
     assert started is not None
     errand = started.errand
     assert (errand.cause, errand.base_ref, errand.vulnerability_id) == (
@@ -208,15 +216,20 @@ def test_an_advisory_of_github() -> None:
     assert errand.title == "Bump jinja2 to 3.1.4 (CVE-2024-1)"
     assert errand.advisory is not None
     assert (errand.advisory.package, errand.advisory.fixed) == ("jinja2", "3.1.4")
-    again = advised("github", "dependabot_alert", {**ALERT, "action": "reopened"}, RULES)
+    again = alerted({**ALERT, "action": "reopened"})
     assert again is not None
     assert again.run_key == started.run_key
 
 
 def test_an_advisory_of_any_scanner() -> None:
     """Posted as a CI event with a member `advisory`."""
-    body = {"repo": REPO, "branch": "main", "advisory": {"id": "A-1", "package": "x", "url": "js:"}}
-    started = advised("ci", "scanner", body, RULES)
+    body: dict[str, Any] = {
+        "repo": REPO,
+        "branch": "main",
+        "advisory": {"id": "A-1", "package": "x", "url": "js:"},
+    }
+    (event,) = generic_ci.read("scanner", body)
+    started = errand_of(event, RULES)
     assert started is not None
     assert started.errand.advisory is not None
     assert (started.errand.advisory.fixed, started.errand.advisory.url) == (None, None)
@@ -235,8 +248,8 @@ def test_an_advisory_of_any_scanner() -> None:
 )
 def test_an_alert_that_asks_for_nothing(payload: dict[str, Any]) -> None:
     """Closed ones, other repositories, and what cannot be read."""
-    assert advised("github", "dependabot_alert", payload, RULES) is None
-    assert advised("github", "push", payload, RULES) is None
+    assert alerted(payload) is None
+    assert alerted(payload, "push") is None
 
 
 def test_what_close_and_reopen_asks_for() -> None:

@@ -23,7 +23,7 @@ from towline.fix.fixers.ruff import MOST_FILES, named_files, read_lint_log
 from towline.forges import delivery_log
 from towline.http import key_text
 from towline.inbox import cron
-from towline.inbox.slash_commands import COMMANDS, parse
+from towline.slash_commands import COMMANDS, parse
 from towline.submit.rules import (
     read_claim,
     read_completion,

@@ -13,7 +13,6 @@ from tests.forges.gitlab_place import REPO
 from tests.inbox.poll_world import GitLabScene, JiraScene, PollWorld, gitlab_scene, jira_scene
 from towline.events import Commented, Pushed
 from towline.inbox.dispatch import events_of_stored
-from towline.inbox.model import Stored
 from towline.inbox.poll_dedup import FirstTold, Owners, thing_of
 from towline.pulls.parking_store import Parking
 from towline.pulls.signals import Towing
@@ -220,8 +219,7 @@ async def test_a_merge_request_that_is_told_twice_changes_nothing(
 
 def test_what_is_no_single_thing() -> None:
     """Edited and deleted comments, and events of other kinds, pass."""
-    row = Stored("k", "d", "gitlab", "note", REPO, b"{}", "j", 0, 0, 0, 0)
     said = Commented(source="gitlab", repo=REPO, number=1, action="edited", comment_id="7")
     pushed = Pushed(source="gitlab", repo=REPO, ref="refs/heads/main", before=None, after="a" * 40)
-    assert thing_of(row, said) is None
-    assert thing_of(row, pushed) is None
+    assert thing_of(said) is None
+    assert thing_of(pushed) is None

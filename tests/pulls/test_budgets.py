@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from towline.inbox.slash_commands import COMMANDS, Command, parse
 from towline.pulls.budgets import (
     MAX_TRIES,
     STRATEGIES,
@@ -20,6 +19,7 @@ from towline.pulls.budgets import (
 from towline.pulls.command_rules import ALLOWED_IN, refusal
 from towline.pulls.lifecycle import STATES, State
 from towline.pulls.staleness import THRESHOLD_SECONDS, is_stale
+from towline.slash_commands import COMMANDS, Command, parse
 
 FULL: dict[Strategy, int] = dict.fromkeys(STRATEGIES, 1)
 

@@ -13,9 +13,9 @@ import pytest
 from tests.app.control_plane import READ_ONLY, WITH_KEY, is_problem
 from tests.http.asgi_client import serving
 from tests.pulls.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
-from towline.inbox.slash_commands import COMMANDS
 from towline.pulls.command_rules import ALLOWED_IN
 from towline.pulls.lifecycle import STATES
+from towline.slash_commands import COMMANDS
 
 REBUILD = {"command": "/rebuild"}
 HOUR = 3600.0

@@ -20,7 +20,6 @@ from towline.commands.routing import Answers, CommandSource, Ordered, rejection
 from towline.events import Actor, Commented
 from towline.forges.base import Forge, Permission
 from towline.forges.snapshot import PullRef
-from towline.inbox.slash_commands import COMMANDS, Command, Parsed, parse
 from towline.jobs.ids import job_id
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.pulls.command_rules import NoCredentials, NotNow, UnknownPull, lacking
@@ -28,6 +27,7 @@ from towline.pulls.model import PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.pulls.selection import is_person
 from towline.pulls.store import Change, PullStore
+from towline.slash_commands import COMMANDS, Command, Parsed
 from towline_once.errors import Rejected
 
 COMMENT: Final = "comment"
@@ -65,23 +65,22 @@ class CommentedCommands:
         """Those of a comment that came at `at_us`. `Unavailable` if the forge does not answer."""
         if event.action != "created" or not is_person(event.author, self._policy.own_logins):
             return []
-        parsed = parse(event.body)
-        nearly = _nearly(parsed)
-        if not parsed.commands and not nearly:
+        nearly = _nearly(event.given)
+        if not event.given.commands and not nearly:
             return []
         record = await self._store.read(event.repo, event.number)
         if record is None or event.author is None:
             return []
         ref, login = record.ref, event.author.login
         if ref.forge not in self._forges:
-            await self._write_down(ref, parsed, login, event)
+            await self._write_down(ref, login, event)
             return []
         if not await self._may(ref, login):
             needed = self._policy.command_permission
             said = f"@{login} may not give commands here: that needs {needed} permission."
             await self._refuse(ref, event, [said])
             return []
-        ordered, refusals = await self._order_all(parsed, login, event, at_us)
+        ordered, refusals = await self._order_all(login, event, at_us)
         refusals += nearly
         if refusals:
             await self._refuse(ref, event, refusals)
@@ -90,11 +89,11 @@ class CommentedCommands:
         return ordered
 
     async def _order_all(
-        self, parsed: Parsed, login: str, event: Commented, at_us: int
+        self, login: str, event: Commented, at_us: int
     ) -> tuple[list[Ordered], list[str]]:
         ordered: list[Ordered] = []
         refusals: list[str] = []
-        for command in parsed.commands:
+        for command in event.given.commands:
             try:
                 taken = await self._order(
                     event.repo,
@@ -111,9 +110,9 @@ class CommentedCommands:
                 ordered.append(taken)
         return ordered, refusals
 
-    async def _write_down(self, ref: PullRef, parsed: Parsed, login: str, event: Commented) -> None:
+    async def _write_down(self, ref: PullRef, login: str, event: Commented) -> None:
         """Without credentials nobody can be answered, so the log of the pull request tells."""
-        for command in parsed.commands:
+        for command in event.given.commands:
             why = lacking(command, ref.forge, self._forges)
             if why is not None:
                 await self._store.change(ref, _refusing(command, why, login, event))

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from towline.commands.routing import Answers, Routed, order_id, why_marker, written_by
 from towline.forges.snapshot import PullRef
-from towline.inbox.slash_commands import Command
 from towline.jobs.model import Claimed
 from towline.jobs.store import JobStore
 from towline.pulls.command_rules import STRATEGY_OF
@@ -22,6 +21,7 @@ from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.store import Change, PullStore, whole_log
 from towline.remediation.strategies import OUTCOME
+from towline.slash_commands import Command
 
 FAILED: Final = "COMMAND_FAILED"
 MOST_TRIES: Final = 6

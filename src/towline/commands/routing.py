@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from towline.forges.base import Forge
 from towline.forges.credentials import no_credentials
 from towline.forges.snapshot import PullRef
-from towline.inbox.slash_commands import Command
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import EventSource, PullEvent, PullRecord
 from towline.pulls.store import Change, PullStore
 from towline.remediation.record_changes import Order, closing, entered
 from towline.remediation.strategies import OUTCOME, REMEDIES
+from towline.slash_commands import Command
 from towline_once.errors import Rejected
 
 ABANDONED = "ABANDONED"

@@ -36,7 +36,6 @@ from towline.events import Commented
 from towline.forges.base import Forge
 from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
-from towline.inbox.slash_commands import COMMANDS, Command
 from towline.jobs.ids import job_id
 from towline.jobs.model import OWN_QUEUE, Bell, Claimed, NewJob
 from towline.jobs.store import JobStore
@@ -57,6 +56,7 @@ from towline.remediation.escalation_text import why
 from towline.remediation.record_changes import Order, as_known
 from towline.remediation.service import Remediator, asks_to_wait
 from towline.remediation.strategies import REMEDIES, target_of
+from towline.slash_commands import COMMANDS, Command
 from towline_once.coordination.rate_limit import rate_of, verdict
 from towline_once.errors import Definitive, LeaseLost, Rejected, Transient, Unavailable
 from towline_once.ports import Clock, RateStore

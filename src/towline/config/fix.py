@@ -23,7 +23,7 @@ from towline.config.values import (
 )
 from towline.forges.registry import FORGES
 from towline.inbox import cron
-from towline.inbox.slash_commands import COMMANDS
+from towline.slash_commands import COMMANDS
 from towline_once.errors import Rejected
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from towline.inbox.slash_commands import COMMANDS, Command
 from towline.pulls.command_rules import refusal
 from towline.pulls.http_models import Story
 from towline.pulls.lifecycle import RESULT_OF, STATES, TERMINAL, State
@@ -13,6 +12,7 @@ from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.reconciler.status import PullStatus, pull_status
 from towline.remediation.strategies import OUTCOME
+from towline.slash_commands import COMMANDS, Command
 
 # ---------------------------------------------------------------- timeline
 # A pull request's life as a picture: spans of states on a time axis, and marks above them.

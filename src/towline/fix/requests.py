@@ -6,11 +6,11 @@ failed job as a check run and as a workflow job, both with the job's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from towline.events import CheckChanged, Commented, Event, IssueChanged
+from towline.events import AdvisoryReported, CheckChanged, Commented, Event, IssueChanged
 from towline.fix.model import (
     BRANCH_PREFIX,
     Advisory,
@@ -20,17 +20,14 @@ from towline.fix.model import (
     IssueRule,
     digest_of,
 )
+from towline.forges.payload import line
 from towline.forges.registry import FORGES
-from towline.inbox.slash_commands import parse
 
 FAILED: Final = frozenset({"failure", "timed_out"})
 SINGLE: Final = frozenset({"check_run", "workflow_job", "status", "job", "build"})
 """Kinds of checks that are one job. A suite, a workflow or a pipeline repeats what its jobs say."""
 LONGEST_TITLE: Final = 120
 _ISSUE_ACTIONS: Final = frozenset({"created", "updated", "commented", "found"})
-_ALERTS: Final = frozenset({"created", "reopened", "reintroduced", "auto_reopened"})
-_WITH_ADVISORIES: Final = frozenset({("github", "dependabot_alert")})
-_HTTP: Final = ("https://", "http://")
 
 
 class Started(NamedTuple):
@@ -40,22 +37,19 @@ class Started(NamedTuple):
     errand: Errand
 
 
-def starts_of(
-    source: str,
-    event_name: str,
-    events: Sequence[Event],
-    payload: Callable[[], Mapping[str, Any]],
-    rules: FixRules,
-) -> list[tuple[str, Started]]:
-    """The fix runs that a delivery asks for, each with the name that it has within the delivery."""
+def starts_of(events: Sequence[Event], rules: FixRules) -> list[tuple[str, Started]]:
+    """The fix runs that a delivery asks for, each with the name that it has within the delivery.
+
+    One with an advisory asks for nothing else.
+    """
     if not rules.repos:
         return []
-    if (source, event_name) in _WITH_ADVISORIES or source == "ci":
-        found = advised(source, event_name, payload(), rules)
-        if found is not None:
-            return [("advisory", found)]
-    asked = [(str(place), errand_of(event, rules)) for place, event in enumerate(events)]
-    return [(name, started) for name, started in asked if started is not None]
+    asked = [
+        ("advisory" if isinstance(event, AdvisoryReported) else str(place), started)
+        for place, event in enumerate(events)
+        if (started := errand_of(event, rules)) is not None
+    ]
+    return [one for one in asked if one[0] == "advisory"] or asked
 
 
 def is_counted(started: Started) -> bool:
@@ -71,6 +65,8 @@ def errand_of(event: Event, rules: FixRules) -> Started | None:
         return _asked(event, rules)
     if isinstance(event, IssueChanged):
         return _wanted(event, rules)
+    if isinstance(event, AdvisoryReported):
+        return _advised(event, rules)
     return None
 
 
@@ -167,7 +163,7 @@ def _asked(event: Commented, rules: FixRules) -> Started | None:
         return None
     if login is None or login in rules.own_logins:
         return None
-    instruction = instruction_in(event.body, rules.command)
+    instruction = instruction_in(event, rules.command)
     if instruction is None:
         return None
     errand = Errand(
@@ -185,14 +181,14 @@ def _asked(event: Commented, rules: FixRules) -> Started | None:
     return Started(key, errand)
 
 
-def instruction_in(body: str, command: str) -> str | None:
+def instruction_in(event: Commented, command: str) -> str | None:
     """What follows the command, to the end of the comment; None if it is not given."""
     word = f"/{command}"
-    if word not in parse(body).unknown:
+    if word not in event.given.unknown:
         return None
-    lines = body.splitlines()
-    for place, line in enumerate(lines):
-        first, _, rest = line.strip().partition(" ")
+    lines = event.body.splitlines()
+    for place, text in enumerate(lines):
+        first, _, rest = text.strip().partition(" ")
         if first == word:
             return "\n".join([rest.strip(), *lines[place + 1 :]]).strip()
     return ""
@@ -229,47 +225,23 @@ def _matches(rule: IssueRule, event: IssueChanged) -> bool:
 # ---------------------------------------------------------------------- advisories
 
 
-def advised(
-    source: str, event_name: str, payload: Mapping[str, Any], rules: FixRules
-) -> Started | None:
-    """A Dependabot alert of GitHub, or the member `advisory` of what a CI system posts."""
-    if source == "github" and event_name == "dependabot_alert":
-        return _alerted(payload, rules)
-    if source == "ci" and isinstance(given := payload.get("advisory"), Mapping):
-        repo = payload.get("repo") or payload.get("repository")
-        base = _text(payload, "branch")
-        return _advisory(_text(repo, "full_name") or _word(repo), _read(given), base, rules)
-    return None
-
-
-def _alerted(payload: Mapping[str, Any], rules: FixRules) -> Started | None:
-    alert, repository = _inner(payload, "alert"), _inner(payload, "repository")
-    if _text(payload, "action") not in _ALERTS:
-        return None
-    vulnerability = _inner(alert, "security_vulnerability")
-    told = _inner(alert, "security_advisory")
-    package = _inner(vulnerability, "package") or _inner(_inner(alert, "dependency"), "package")
-    advisory = _read(
-        {
-            "id": _text(told, "cve_id") or _text(told, "ghsa_id"),
-            "package": _text(package, "name"),
-            "ecosystem": _text(package, "ecosystem"),
-            "vulnerable": _text(vulnerability, "vulnerable_version_range"),
-            "fixed": _text(_inner(vulnerability, "first_patched_version"), "identifier"),
-            "severity": _text(vulnerability, "severity"),
-            "summary": _text(told, "summary"),
-            "url": _text(alert, "html_url"),
-        }
+def _advised(event: AdvisoryReported, rules: FixRules) -> Started | None:
+    advisory = Advisory(
+        id=event.advisory_id,
+        package=event.package,
+        ecosystem=event.ecosystem,
+        vulnerable=event.vulnerable,
+        fixed=event.fixed,
+        severity=event.severity,
+        summary=event.summary,
+        url=event.url,
     )
-    base = _text(repository, "default_branch")
-    return _advisory(_text(repository, "full_name"), advisory, base, rules)
+    return _advisory(event.repo, advisory, event.branch, rules)
 
 
-def _advisory(
-    repo: str, advisory: Advisory | None, base_ref: str, rules: FixRules
-) -> Started | None:
+def _advisory(repo: str, advisory: Advisory, base_ref: str, rules: FixRules) -> Started | None:
     policy = rules.repos.get(repo)
-    if policy is None or advisory is None:
+    if policy is None:
         return None
     return Started(
         digest_of("advisory", repo, advisory.id, advisory.package, advisory.fixed),
@@ -300,63 +272,28 @@ def vulnerable(forge: str, repo: str, advisory: Advisory, base_ref: str = "") ->
     )
 
 
-def _read(given: Mapping[str, Any]) -> Advisory | None:
-    """What is not text, or has what no such text has, is left out."""
-    name, package = _text(given, "id"), _text(given, "package")
-    if not name or not package:
-        return None
-    url = _text(given, "url")
-    return Advisory(
-        id=name,
-        package=package,
-        ecosystem=_text(given, "ecosystem") or "pip",
-        vulnerable=_text(given, "vulnerable"),
-        fixed=_text(given, "fixed") or None,
-        severity=_text(given, "severity"),
-        summary=_text(given, "summary"),
-        url=url if url.startswith(_HTTP) else None,
-    )
-
-
 # ---------------------------------------------------------------------- the tow
 
 
 def replacing(params: Mapping[str, Any]) -> Started | None:
     """What close-and-reopen asks for: a fresh pull request for the same thing."""
-    repo, forge = _text(params, "repo"), _text(params, "forge")
+    repo, forge = line(params, "repo"), line(params, "forge")
     number = params.get("replaces")
     if not repo or not forge or type(number) is not int:
         return None
-    vulnerability = _text(params, "vulnerability_id") or None
-    title = _text(params, "title")
+    vulnerability = line(params, "vulnerability_id") or None
+    title = line(params, "title")
     errand = Errand(
         cause="vulnerability" if vulnerability else "request",
         forge=forge,
         repo=repo,
-        base_ref=_text(params, "base_ref"),
+        base_ref=line(params, "base_ref"),
         title=title,
         instruction=title,
         vulnerability_id=vulnerability,
         replaces=number,
     )
     return Started(digest_of("replace", forge, repo, number), errand)
-
-
-def _inner(value: Any, name: str) -> Mapping[str, Any]:
-    found = value.get(name) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _text(value: Any, name: str) -> str:
-    return _word(value.get(name)) if isinstance(value, Mapping) else ""
-
-
-def _word(value: Any) -> str:
-    """Storable text on one line, or nothing."""
-    if not isinstance(value, str):
-        return ""
-    sound = value.replace("\0", "").encode("utf-8", "replace").decode()
-    return " ".join(sound.split())[:1000]
 
 
 def _title(text: str) -> str:

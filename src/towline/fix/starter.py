@@ -16,7 +16,6 @@ from towline.fix.model import Errand, FixRules, RunRecord, branch_of
 from towline.fix.requests import Started, is_counted, replacing, starts_of
 from towline.fix.store import RunStore
 from towline.forges.delivery import Delivery
-from towline.inbox.dispatch import payload_of
 from towline.inbox.model import Stored
 from towline.jobs.ids import job_id
 from towline.jobs.model import OWN_QUEUE, NewJob
@@ -38,18 +37,9 @@ class StartReader:
         self._rules = rules
 
     def __call__(self, delivery: Delivery) -> tuple[Start, ...]:
-        if not self._rules.repos:
-            return ()
-        asked = starts_of(
-            delivery.source,
-            delivery.event_name,
-            delivery.events,
-            lambda: delivery.payload if isinstance(delivery.payload, dict) else {},
-            self._rules,
-        )
         return tuple(
             Start(started.run_key, started.errand.repo)
-            for _, started in asked
+            for _, started in starts_of(delivery.events, self._rules)
             if is_counted(started)
         )
 
@@ -67,14 +57,7 @@ class FixStarter:
         self._rates = rates
 
     async def __call__(self, stored: Stored, events: Sequence[Event]) -> None:
-        asked = starts_of(
-            stored.source,
-            stored.event_name,
-            events,
-            lambda: payload_of(stored),
-            self._rules,
-        )
-        for name, started in asked:
+        for name, started in starts_of(events, self._rules):
             await self.start(started, f"{stored.key}:{name}", stored.delivery_id)
 
     async def audited(self, started: Started, event_id: str) -> tuple[RunRecord, bool]:

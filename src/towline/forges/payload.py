@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
@@ -27,6 +27,7 @@ from towline_once.errors import Rejected
 Object: TypeAlias = dict[str, JsonValue]
 
 LONGEST_ID: Final = 255
+LONGEST_LINE: Final = 1000
 LONGEST_NAME: Final = 1024
 LONGEST_URL: Final = 2048
 LONGEST_SUMMARY: Final = 2000
@@ -152,6 +153,15 @@ def prose(node: Object, name: str, longest: int = LONGEST_SUMMARY) -> str:
     """Text for people and patterns: cut rather than dropped."""
     value = node.get(name)
     return value[:longest].replace("\0", "") if isinstance(value, str) else ""
+
+
+def line(node: Mapping[str, Any], name: str) -> str:
+    """Text on one line, cut rather than dropped; empty where there is none."""
+    value = node.get(name)
+    if not isinstance(value, str):
+        return ""
+    sound = value.replace("\0", "").encode("utf-8", "replace").decode()
+    return " ".join(sound.split())[:LONGEST_LINE]
 
 
 def ident(node: Object, name: str) -> str | None:

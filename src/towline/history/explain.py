@@ -8,12 +8,12 @@ from typing import Final
 
 from towline.history.log_steps import Step, steps_of
 from towline.history.replay import Life
-from towline.inbox.slash_commands import COMMANDS
 from towline.pulls.budgets import LIFETIME_FACTOR, Strategy
 from towline.pulls.command_rules import ALLOWED_IN
 from towline.pulls.lifecycle import TERMINAL, State
 from towline.pulls.model import PullEvent
 from towline.pulls.policy import RepoPolicy
+from towline.slash_commands import COMMANDS
 
 _LATE: Final = 900.0
 """Seconds: a sweep or two that came to nothing are no news."""

@@ -29,7 +29,6 @@ from towline.forges.delivery import Delivery, Malformed
 from towline.forges.gitlab import webhooks as gitlab
 from towline.inbox.metrics import count_delivery
 from towline.inbox.model import Arrival, Taken
-from towline.inbox.slash_commands import parse
 from towline.inbox.sources import SOURCES
 from towline.inbox.store import Inbox
 from towline.integrations import generic_ci
@@ -269,8 +268,7 @@ def _is_said_by_a_person(event: Event) -> bool:
     if isinstance(event, CommandGiven):
         return True
     if isinstance(event, Commented):
-        given = parse(event.body)
-        return not _is_bot(event.author) and bool(given.commands or given.unknown)
+        return not _is_bot(event.author) and bool(event.given.commands or event.given.unknown)
     return isinstance(event, ReviewSubmitted) and not _is_bot(event.reviewer)
 
 

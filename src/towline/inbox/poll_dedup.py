@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from towline.events import Commented, Event, IssueChanged
-from towline.forges import payload as reading
-from towline.inbox.dispatch import Track, payload_of
+from towline.inbox.dispatch import Track
 from towline.inbox.metrics import MET
 from towline.inbox.model import Stored
 from towline.jobs.pruning import Mark, Pruned
@@ -43,7 +42,7 @@ class FirstTold:
             await self._track(stored, kept)
 
     async def _is_first(self, stored: Stored, event: Event) -> bool:
-        thing = thing_of(stored, event)
+        thing = thing_of(event)
         if thing is None or await self._owners.is_owner(thing, stored.key, self._ttl_us):
             return True
         MET.labels(stored.source, event.kind).inc()
@@ -54,27 +53,23 @@ class FirstTold:
         return [Chore("forget what was told", 60.0, Pruning({"told": self._owners.prune}).run)]
 
 
-def thing_of(stored: Stored, event: Event) -> str | None:
+def thing_of(event: Event) -> str | None:
     """The name of what must act once, whoever tells of it; None for what may be told again."""
     if isinstance(event, Commented) and event.action == "created":
         kind = "line" if event.in_review else "note"
         return f"{kind}:{event.source}:{event.repo}:{event.number}:{event.comment_id}"
     if isinstance(event, IssueChanged):
-        return _issue(stored, event)
+        return _issue(event)
     return None
 
 
-def _issue(stored: Stored, event: IssueChanged) -> str | None:
+def _issue(event: IssueChanged) -> str | None:
     """A comment by its id; any other change by the time that the issue itself gives for it."""
-    payload = payload_of(stored)
-    comment = reading.ident(reading.inner(payload, "comment"), "id")
-    if event.action == "commented" and comment is not None:
-        return f"issue:{event.issue}:comment:{comment}"
-    fields = reading.inner(reading.inner(payload, "issue"), "fields")
-    updated = reading.moment(fields, "updated")
-    if event.action not in ("created", "updated") or updated is None:
+    if event.action == "commented" and event.comment_id is not None:
+        return f"issue:{event.issue}:comment:{event.comment_id}"
+    if event.action not in ("created", "updated") or event.updated_at is None:
         return None
-    return f"issue:{event.issue}:{round(updated * 1000)}"
+    return f"issue:{event.issue}:{round(event.updated_at * 1000)}"
 
 
 # -------------------------------------------------------------- watermarks

@@ -14,7 +14,7 @@ from typing import Final
 
 import orjson
 
-from towline.events import CheckChanged, Event
+from towline.events import AdvisoryReported, CheckChanged, Event
 from towline.forges import payload as reading
 from towline.forges.delivery import Delivery, Headers, Malformed
 from towline.forges.payload import Object, Outcome, outcome_of, outcome_of_two
@@ -54,7 +54,32 @@ def receive(
 
 
 def read(provider: str, payload: Object) -> tuple[Event, ...]:
-    """One event, unless neither a commit nor a pull request says what was checked."""
+    """What was checked, if a commit or a pull request says so, and the member `advisory`."""
+    advisory = _advisory(payload)
+    return (*_check(provider, payload), *(() if advisory is None else (advisory,)))
+
+
+def _advisory(payload: Object) -> AdvisoryReported | None:
+    given, repo = reading.inner(payload, "advisory"), _repo(payload)
+    advisory_id, package = reading.line(given, "id"), reading.line(given, "package")
+    if repo is None or not advisory_id or not package:
+        return None
+    return AdvisoryReported(
+        source=SOURCE,
+        repo=repo,
+        advisory_id=advisory_id,
+        package=package,
+        ecosystem=reading.line(given, "ecosystem") or "pip",
+        vulnerable=reading.line(given, "vulnerable"),
+        fixed=reading.line(given, "fixed") or None,
+        severity=reading.line(given, "severity"),
+        summary=reading.line(given, "summary"),
+        url=reading.url(given, "url"),
+        branch=reading.line(payload, "branch"),
+    )
+
+
+def _check(provider: str, payload: Object) -> tuple[CheckChanged, ...]:
     head_sha, number = reading.commit(payload, "head_sha"), reading.number(payload, "pr")
     if head_sha is None and number is None:
         return ()

@@ -7,9 +7,9 @@ from typing import Final
 
 from towline.forges.base import Forge
 from towline.forges.credentials import no_credentials
-from towline.inbox.slash_commands import Command, needs_forge
 from towline.pulls.budgets import Strategy
 from towline.pulls.lifecycle import STATES, TERMINAL, State
+from towline.slash_commands import Command, needs_forge
 from towline_once.errors import Conflict, Rejected
 
 

@@ -12,11 +12,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic.config import JsonDict
 
 from towline.http.models import MOST_OF_A_PAGE, moment
-from towline.inbox.slash_commands import COMMANDS
 from towline.pulls.lifecycle import TERMINAL, WAITING_FOR, State
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import RepoPolicy
 from towline.pulls.staleness import is_stale
+from towline.slash_commands import COMMANDS
 
 LONGEST_NAME: Final = 300
 LARGEST_NUMBER: Final = 2**53 - 1

@@ -27,7 +27,6 @@ from towline.events import (
 from towline.forges.registry import FORGES
 from towline.forges.snapshot import PullRef, Snapshot
 from towline.inbox.model import Stored
-from towline.inbox.slash_commands import parse
 from towline.pulls.apply_event import facts_of
 from towline.pulls.drift import correct
 from towline.pulls.metrics import count_event, count_parked
@@ -219,12 +218,8 @@ class Tracker:
         return found
 
     async def _hand_over(self, event: Commented, stored: Stored) -> None:
-        if event.action != "created":
-            return
-        parsed = parse(event.body)
-        if not parsed.commands and not parsed.unknown:
-            return
-        await self._orders(event, stored)
+        if event.action == "created" and (event.given.commands or event.given.unknown):
+            await self._orders(event, stored)
 
 
 def _about(event: Event, stored: Stored, numbers: Sequence[int]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from towline.events import (
     Actor,
+    AdvisoryReported,
     CheckChanged,
     CommentAction,
     Commented,
@@ -200,6 +201,7 @@ SOURCE: Final = "github"
 RepoReader: TypeAlias = Callable[[Object, str, Actor | None], Event | None]
 
 _MOST_REPOS: Final = 10_000
+_OPEN_ALERTS: Final = frozenset({"created", "reopened", "reintroduced", "auto_reopened"})
 _QUEUE_REF: Final = re.compile(r"/pr-(?P<number>\d{1,15})-[0-9a-f]+$")
 _REVIEW_STATES: Final[Mapping[str, ReviewState]] = {
     "approved": "approved",
@@ -440,6 +442,34 @@ def _merge_group(payload: Object, repo: str, actor: Actor | None) -> Event | Non
     )
 
 
+def _advisory(payload: Object, repo: str, actor: Actor | None) -> Event | None:
+    """A Dependabot alert that stands; one that was fixed or dismissed asks for nothing."""
+    alert = reading.inner(payload, "alert")
+    told = reading.inner(alert, "security_advisory")
+    weak = reading.inner(alert, "security_vulnerability")
+    of_manifest = reading.inner(reading.inner(alert, "dependency"), "package")
+    package = reading.inner(weak, "package") or of_manifest
+    advisory_id = reading.line(told, "cve_id") or reading.line(told, "ghsa_id")
+    name = reading.line(package, "name")
+    if reading.text(payload, "action") not in _OPEN_ALERTS or not advisory_id or not name:
+        return None
+    return AdvisoryReported(
+        source=SOURCE,
+        repo=repo,
+        occurred_at=reading.moment(alert, "updated_at"),
+        actor=actor,
+        advisory_id=advisory_id,
+        package=name,
+        ecosystem=reading.line(package, "ecosystem") or "pip",
+        vulnerable=reading.line(weak, "vulnerable_version_range"),
+        fixed=reading.line(reading.inner(weak, "first_patched_version"), "identifier") or None,
+        severity=reading.line(weak, "severity"),
+        summary=reading.line(told, "summary"),
+        url=reading.url(alert, "html_url"),
+        branch=reading.line(reading.inner(payload, "repository"), "default_branch"),
+    )
+
+
 def _installation(payload: Object, actor: Actor | None) -> Event | None:
     installation = reading.inner(payload, "installation")
     installation_id = reading.ident(installation, "id")
@@ -476,4 +506,5 @@ _READERS: Final[Mapping[str, RepoReader]] = {
     "status": commit_status,
     "workflow_run": workflow_run,
     "workflow_job": workflow_job,
+    "dependabot_alert": _advisory,
 }

@@ -58,7 +58,7 @@ def read(payload: Object) -> tuple[Event, ...]:
     action = _ACTIONS.get(reading.text(payload, "webhookEvent") or "")
     if key is None or action is None:
         return ()
-    fields = reading.inner(issue, "fields")
+    fields, comment = reading.inner(issue, "fields"), reading.inner(payload, "comment")
     changed = IssueChanged(
         source=SOURCE,
         occurred_at=reading.moment_of_ms(payload, "timestamp"),
@@ -73,7 +73,9 @@ def read(payload: Object) -> tuple[Event, ...]:
         summary=reading.prose(fields, "summary"),
         labels=reading.texts(fields, "labels"),
         changed=_changed(payload),
-        comment=reading.prose(reading.inner(payload, "comment"), "body", reading.LONGEST_COMMENT),
+        comment=reading.prose(comment, "body", reading.LONGEST_COMMENT),
+        comment_id=reading.ident(comment, "id"),
+        updated_at=reading.moment(fields, "updated"),
     )
     return (changed,)
 

@@ -80,8 +80,8 @@ def _left_is_refused(self: Any, one: Sent, outcomes: Any, error: Exception) -> l
     return refused
 
 
-def _thing_without_its_id(stored: Any, event: Any) -> str | None:
-    thing = _thing_of(stored, event)
+def _thing_without_its_id(event: Any) -> str | None:
+    thing = _thing_of(event)
     return None if thing is None else thing.rpartition(":")[0]
 
 
