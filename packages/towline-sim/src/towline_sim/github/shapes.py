@@ -31,9 +31,6 @@ from towline_sim.github.entities import (
 )
 from towline_sim.github.world import World
 
-# -------------------------------------------------------- rest_shapes_base
-# How people, repositories, labels and commits look in the REST API.
-
 _USER_LINKS: Final[Mapping[str, str]] = {
     "followers_url": "/followers",
     "following_url": "/following{/other_user}",
@@ -95,18 +92,18 @@ _RIGHTS: Final[Mapping[str, frozenset[str]]] = {
     "maintain": frozenset({"maintain", "admin"}),
     "admin": frozenset({"admin"}),
 }
+_TREE_MODE: Final = "40000"
+_LINE: Final = 60
+_REACTIONS: Final = ("+1", "-1", "laugh", "confused", "heart", "hooray", "eyes", "rocket")
 
 
-def when(time: float) -> str:
-    return datetime.fromtimestamp(int(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+class Shapes:
+    """One for each answer: what it has shown once, it keeps.
 
+    `root` is where the API is served; the pages for people stand below it too."""
 
-def maybe_when(time: float | None) -> str | None:
-    return None if time is None else when(time)
-
-
-class BaseShapes:
-    """`root` is where the API is served; the pages for people stand below it too."""
+    # ------------------------------------------------------------------
+    # How people, repositories, labels and commits look in the REST API.
 
     def __init__(self, world: World, root: str) -> None:
         self.world = world
@@ -300,15 +297,9 @@ class BaseShapes:
             "patch": change.patch,
         }
 
+    # ------------------------------------------------------------------
+    # How references, trees, files, branches and comparisons look in the REST API.
 
-# --------------------------------------------------------- rest_shapes_git
-# How references, trees, files, branches and comparisons look in the REST API.
-
-_TREE_MODE: Final = "40000"
-_LINE: Final = 60
-
-
-class GitShapes(BaseShapes):
     def ref(self, repo: Repo, name: str, sha: str) -> dict[str, Any]:
         url = f"{self.repo_url(repo.full_name)}/git"
         target = {"type": "commit", "sha": sha, "url": f"{url}/commits/{sha}"}
@@ -450,31 +441,9 @@ class GitShapes(BaseShapes):
             "files": [self.file_change(repo, one, head) for one in files],
         }
 
+    # ------------------------------------------------------------------
+    # How pull requests, reviews and comments look in the REST API.
 
-def _relation(found: Comparison) -> str:
-    if found.ahead and found.behind:
-        return "diverged"
-    return "ahead" if found.ahead else "behind" if found.behind else "identical"
-
-
-def _checks(protection: Protection) -> dict[str, Any]:
-    contexts = list(protection.required_checks)
-    checks = [{"context": name, "app_id": None} for name in contexts]
-    return {"strict": protection.up_to_date, "contexts": contexts, "checks": checks}
-
-
-def _in_lines(content: bytes) -> str:
-    text = base64.b64encode(content).decode()
-    return "".join(f"{text[at : at + _LINE]}\n" for at in range(0, len(text), _LINE))
-
-
-# ------------------------------------------------------- rest_shapes_pulls
-# How pull requests, reviews and comments look in the REST API.
-
-_REACTIONS: Final = ("+1", "-1", "laugh", "confused", "heart", "hooray", "eyes", "rocket")
-
-
-class PullShapes(BaseShapes):
     def pull(self, pull: Pull) -> dict[str, Any]:
         """As it shows when it is asked for by itself: mergeability and counts are in it."""
         found = self.world.mergeability(pull)
@@ -674,12 +643,9 @@ class PullShapes(BaseShapes):
             "created_at": when(reaction.created_at),
         }
 
+    # ------------------------------------------------------------------
+    # How check runs, suites, statuses and workflow runs look in the REST API.
 
-# ------------------------------------------------------ rest_shapes_checks
-# How check runs, suites, statuses and workflow runs look in the REST API.
-
-
-class CheckShapes(PullShapes):
     def app(self, app: App) -> dict[str, Any]:
         rights = {"checks": "write", "contents": "write", "metadata": "read", "issues": "write"}
         return {
@@ -844,12 +810,30 @@ class CheckShapes(PullShapes):
         }
 
 
+def when(time: float) -> str:
+    return datetime.fromtimestamp(int(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def maybe_when(time: float | None) -> str | None:
+    return None if time is None else when(time)
+
+
+def _relation(found: Comparison) -> str:
+    if found.ahead and found.behind:
+        return "diverged"
+    return "ahead" if found.ahead else "behind" if found.behind else "identical"
+
+
+def _checks(protection: Protection) -> dict[str, Any]:
+    contexts = list(protection.required_checks)
+    checks = [{"context": name, "app_id": None} for name in contexts]
+    return {"strict": protection.up_to_date, "contexts": contexts, "checks": checks}
+
+
+def _in_lines(content: bytes) -> str:
+    text = base64.b64encode(content).decode()
+    return "".join(f"{text[at : at + _LINE]}\n" for at in range(0, len(text), _LINE))
+
+
 def _previous(url: str, attempt: int) -> str | None:
     return f"{url}/attempts/{attempt - 1}" if attempt > 1 else None
-
-
-# ------------------------------------------------------------- rest_shapes
-
-
-class Shapes(CheckShapes, GitShapes):
-    """One for each answer: what it has shown once, it keeps."""

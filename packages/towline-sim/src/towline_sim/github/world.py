@@ -54,18 +54,24 @@ from towline_sim.github.entities import (
 from towline_sim.github.git_objects import ObjectStore
 from towline_sim.github.merging import merge_commits, tree_changes
 
-# -------------------------------------------------------------- world_base
-# What the world is made of, its agenda, and the outbox of what it tells.
-#
-# Nothing happens by itself: what is due is done when `run_until` is called, in the order of time,
-# and of scheduling where times are equal. Listeners are told of everything at once; they may put
-# something on the agenda, and do nothing else.
-
 Action = Callable[[], None]
 Listener = Callable[[Emitted], None]
-
 WORKFLOW_LOGIN: Final = "github-actions[bot]"
 ACTIONS_APP: Final = "github-actions"
+HEADS: Final = "refs/heads/"
+_SHA: Final = re.compile(r"[0-9a-f]{40}")
+_REF: Final = re.compile(r"refs/(heads|tags)/(?!/|.*(?:\.\.|//|[\x00-\x20~^:?*\[\\]|\.lock$|/$)).+")
+_MOST_COMMITS_TOLD: Final = 20
+_MOST_STATUSES: Final = 1000
+_MOST_ATTEMPTS: Final = 51
+_RERUN_SECONDS: Final = 30 * 86_400.0
+_MOST_PAIRS: Final = 20_000
+_VERDICTS: Final[Mapping[ReviewEvent, ReviewVerdict]] = {
+    "APPROVE": "APPROVED",
+    "REQUEST_CHANGES": "CHANGES_REQUESTED",
+    "COMMENT": "COMMENTED",
+}
+_MOST_COMMENT: Final = 65_536
 
 
 @dataclass(slots=True)
@@ -152,19 +158,16 @@ class RepoState:
                 del self.jobs[job_id]
 
 
-def not_found() -> WorldRefusal:
-    return WorldRefusal(404, "Not Found")
+class World:
+    """A whole forge: people, repositories, pull requests, checks, and what was told of them."""
 
+    # ------------------------------------------------------------------
+    # What the world is made of, its agenda, and the outbox of what it tells.
+    #
+    # Nothing happens by itself: what is due is done when `run_until` is called, in the order of
+    # time, and of scheduling where times are equal. Listeners are told of everything at once; they
+    # may put something on the agenda, and do nothing else.
 
-def invalid(message: str, *, resource: str, field_name: str | None = None) -> WorldRefusal:
-    """A 422 with one error, which says it in words, or else names the field."""
-    error = {"resource": resource, "code": "custom", "message": message}
-    if field_name is not None:
-        error = {"resource": resource, "code": "invalid", "field": field_name}
-    return WorldRefusal(422, "Validation Failed", (error,))
-
-
-class WorldBase:
     def __init__(self, now: float = 1_700_000_000.0, seed: int = 0) -> None:
         self.unordered = False
         """Whether webhooks of one moment about a check come in any order, as GitHub's do."""
@@ -181,6 +184,7 @@ class WorldBase:
         self._users: dict[str, User] = {}
         self._apps: dict[str, App] = {}
         self._states: dict[str, RepoState] = {}
+        self._conflicting: dict[tuple[str, str], bool] = {}
 
     # time
 
@@ -267,12 +271,9 @@ class WorldBase:
             raise not_found()
         return state
 
+    # ------------------------------------------------------------------
+    # Repositories: who may do what there, their labels, rules and hooks.
 
-# ------------------------------------------------------------- world_repos
-# Repositories: who may do what there, their labels, rules and hooks.
-
-
-class WorldRepos(WorldBase):
     def create_repo(
         self,
         full_name: str,
@@ -428,17 +429,9 @@ class WorldRepos(WorldBase):
         self.hook(repo, hook_id)
         del self._state(repo).hooks[hook_id]
 
+    # ------------------------------------------------------------------
+    # Refs and commits: pushes, files, comparisons, and merges of one branch into another.
 
-# -------------------------------------------------------------- world_refs
-# Refs and commits: pushes, files, comparisons, and merges of one branch into another.
-
-HEADS: Final = "refs/heads/"
-_SHA: Final = re.compile(r"[0-9a-f]{40}")
-_REF: Final = re.compile(r"refs/(heads|tags)/(?!/|.*(?:\.\.|//|[\x00-\x20~^:?*\[\\]|\.lock$|/$)).+")
-_MOST_COMMITS_TOLD: Final = 20
-
-
-class WorldRefs(WorldRepos):
     def refs(self, repo: str) -> Mapping[str, str]:
         return self._state(repo).refs
 
@@ -611,17 +604,12 @@ class WorldRefs(WorldRepos):
             return None
         return self._commit(self.objects.tree(merged.files), (ours, theirs), message, by)
 
+    # ------------------------------------------------------------------
+    # Commit statuses, check suites and check runs: two systems, and both are read.
+    #
+    # A suite is an app's for one commit; its status follows from the newest run of each name in it.
+    # Nothing is overwritten when a check runs again: the earlier attempt stays on record.
 
-# ------------------------------------------------------------ world_checks
-# Commit statuses, check suites and check runs: two systems, and both are read.
-#
-# A suite is an app's for one commit; its status follows from the newest run of each name in it.
-# Nothing is overwritten when a check runs again: the earlier attempt stays on record.
-
-_MOST_STATUSES: Final = 1000
-
-
-class WorldChecks(WorldRefs):
     # statuses
 
     def set_status(
@@ -882,46 +870,17 @@ class WorldChecks(WorldRefs):
             found[status.context] = status.state
         return found
 
+    # ------------------------------------------------------------------
+    # Workflow runs and their jobs, each of which is also a check run of the same name.
+    #
+    # A rerun is a new attempt of the same run. Its new jobs show a little later: until then the old
+    # verdicts are all that is seen, so `run_attempt` must be compared before one judges.
 
-def _must_own(owner: str, asking: str | None) -> None:
-    if asking is not None and asking != owner:
-        raise WorldRefusal(403, "Resource not accessible by integration")
-
-
-def _newest(runs: Iterable[CheckRun]) -> list[CheckRun]:
-    return list({(run.suite_id, run.name): run for run in runs}.values())
-
-
-def _together(runs: list[CheckRun]) -> tuple[RunStatus, RunConclusion | None]:
-    if any(run.status != "completed" for run in runs):
-        busy = any(run.status != "queued" for run in runs)
-        return ("in_progress" if busy else "queued"), None
-    worst = [run.conclusion for run in runs if run.conclusion not in PASSING]
-    if worst:
-        return "completed", worst[0]
-    return "completed", "success" if any(r.conclusion == "success" for r in runs) else "neutral"
-
-
-# --------------------------------------------------------- world_workflows
-# Workflow runs and their jobs, each of which is also a check run of the same name.
-#
-# A rerun is a new attempt of the same run. Its new jobs show a little later: until then the old
-# verdicts are all that is seen, so `run_attempt` must be compared before one judges.
-
-_MOST_ATTEMPTS: Final = 51
-_RERUN_SECONDS: Final = 30 * 86_400.0
-
-
-class WorldWorkflows(WorldChecks):
     def triggers_workflows(self, told: Emitted) -> bool:
         """Not by what the workflow token did, nor while the pull request conflicts."""
         if told.sender.login == WORKFLOW_LOGIN:
             return told.repo.options.token_triggers_workflows
         return told.pull is None or not self.conflicts(told.pull)
-
-    def conflicts(self, pull: Pull) -> bool:
-        """The truth, which the forge tells later."""
-        return False
 
     def start_workflow(
         self,
@@ -1124,17 +1083,8 @@ class WorldWorkflows(WorldChecks):
         held.workflow_runs[run.id] = run
         self._emit(run.repo, "workflow_run", action, run.actor, workflow_run=run)
 
-
-# ------------------------------------------------------------- world_pulls
-# Pull requests: opened, edited, closed, reopened, and moved along by pushes to their branches.
-
-_MOST_PAIRS: Final = 20_000
-
-
-class WorldPulls(WorldWorkflows):
-    def __init__(self, now: float = 1_700_000_000.0, seed: int = 0) -> None:
-        super().__init__(now, seed)
-        self._conflicting: dict[tuple[str, str], bool] = {}
+    # ------------------------------------------------------------------
+    # Pull requests: opened, edited, closed, reopened, and moved along by pushes to their branches.
 
     def open_pull(
         self,
@@ -1265,6 +1215,7 @@ class WorldPulls(WorldWorkflows):
         return len(self.objects.diverge(pull.head_sha, tip).behind)
 
     def conflicts(self, pull: Pull) -> bool:
+        """The truth, which the forge tells later."""
         tip = self._state(pull.repo).refs.get(HEADS + pull.base_ref, pull.base_sha)
         pair = (tip, pull.head_sha)
         known = self._conflicting.get(pair)
@@ -1385,9 +1336,6 @@ class WorldPulls(WorldWorkflows):
 
     # mergeability
 
-    def mergeability(self, pull: Pull) -> Mergeability:
-        return Mergeability(pull.mergeable, "unknown")
-
     def _pair(self, held: RepoState, pull: Pull) -> tuple[str, str]:
         return pull.head_sha, held.refs.get(HEADS + pull.base_ref, pull.base_sha)
 
@@ -1450,12 +1398,9 @@ class WorldPulls(WorldWorkflows):
             changed_files=len(files),
         )
 
+    # ------------------------------------------------------------------
+    # Whether a pull request may be merged, merging it, and bringing its branch up to date.
 
-# ----------------------------------------------------------- world_merging
-# Whether a pull request may be merged, merging it, and bringing its branch up to date.
-
-
-class WorldMerging(WorldPulls):
     def mergeability(self, pull: Pull) -> Mergeability:
         """What the forge says of it, given what it knows by now."""
         if pull.merged or pull.mergeable is None:
@@ -1604,19 +1549,9 @@ class WorldMerging(WorldPulls):
             head = self._states[pull.head_repo]
             self._move(head, HEADS + pull.head_ref, pull.head_sha, merged, by)
 
+    # ------------------------------------------------------------------
+    # What is said about a pull request: reviews, comments, reactions, labels, and dispatches.
 
-# -------------------------------------------------------------- world_talk
-# What is said about a pull request: reviews, comments, reactions, labels, and dispatches.
-
-_VERDICTS: Final[Mapping[ReviewEvent, ReviewVerdict]] = {
-    "APPROVE": "APPROVED",
-    "REQUEST_CHANGES": "CHANGES_REQUESTED",
-    "COMMENT": "COMMENTED",
-}
-_MOST_COMMENT: Final = 65_536
-
-
-class WorldTalk(WorldPulls):
     # reviews
 
     def review(
@@ -1780,6 +1715,37 @@ class WorldTalk(WorldPulls):
         )
 
 
+def not_found() -> WorldRefusal:
+    return WorldRefusal(404, "Not Found")
+
+
+def invalid(message: str, *, resource: str, field_name: str | None = None) -> WorldRefusal:
+    """A 422 with one error, which says it in words, or else names the field."""
+    error = {"resource": resource, "code": "custom", "message": message}
+    if field_name is not None:
+        error = {"resource": resource, "code": "invalid", "field": field_name}
+    return WorldRefusal(422, "Validation Failed", (error,))
+
+
+def _must_own(owner: str, asking: str | None) -> None:
+    if asking is not None and asking != owner:
+        raise WorldRefusal(403, "Resource not accessible by integration")
+
+
+def _newest(runs: Iterable[CheckRun]) -> list[CheckRun]:
+    return list({(run.suite_id, run.name): run for run in runs}.values())
+
+
+def _together(runs: list[CheckRun]) -> tuple[RunStatus, RunConclusion | None]:
+    if any(run.status != "completed" for run in runs):
+        busy = any(run.status != "queued" for run in runs)
+        return ("in_progress" if busy else "queued"), None
+    worst = [run.conclusion for run in runs if run.conclusion not in PASSING]
+    if worst:
+        return "completed", worst[0]
+    return "completed", "success" if any(r.conclusion == "success" for r in runs) else "neutral"
+
+
 def _check_body(body: str) -> None:
     if not body.strip():
         raise _unprocessable("Body cannot be blank")
@@ -1789,13 +1755,6 @@ def _check_body(body: str) -> None:
 
 def _unprocessable(told: str) -> WorldRefusal:
     return WorldRefusal(422, "Unprocessable Entity", ({"message": told},))
-
-
-# ------------------------------------------------------------------- world
-
-
-class World(WorldMerging, WorldTalk):
-    """All of it; each part is in the file of its noun."""
 
 
 def trace_hash(told: Iterable[Emitted]) -> str:
