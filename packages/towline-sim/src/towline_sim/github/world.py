@@ -518,11 +518,6 @@ class World:
         apart = self.objects.diverge(after, before)
         return apart.ahead, bool(apart.behind)
 
-    def _branch_moved(
-        self, state: RepoState, change: RefChange, pushed: frozenset[str], by: User
-    ) -> None:
-        """For the pull requests of this branch."""
-
     # commits and files
 
     def commit(self, repo: str, rev: str) -> CommitFacts:
@@ -1288,6 +1283,7 @@ class World:
     def _branch_moved(
         self, state: RepoState, change: RefChange, pushed: frozenset[str], by: User
     ) -> None:
+        """What it means for the pull requests of this branch."""
         branch, repo = change.ref[len(HEADS) :], state.repo.full_name
         for held in {id(s): s for s in self._states.values()}.values():
             if held is state or held.repo.full_name == state.repo.parent:
@@ -1320,9 +1316,6 @@ class World:
             if change.forced and self.objects.is_ancestor(change.after, base):
                 self._close(held, held.pulls[pull.number], by)
 
-    def _reviews_outdated(self, held: RepoState, pull: Pull, by: User) -> None:
-        """The head has moved on from what was reviewed."""
-
     def _merged(self, held: RepoState, pull: Pull, merge_commit: str, by: User) -> None:
         pull = replace(
             pull,
@@ -1333,8 +1326,6 @@ class World:
             merge_commit_sha=merge_commit,
         )
         self._tell(held, self._put(held, pull), "closed", by)
-
-    # mergeability
 
     def _pair(self, held: RepoState, pull: Pull) -> tuple[str, str]:
         return pull.head_sha, held.refs.get(HEADS + pull.base_ref, pull.base_sha)
@@ -1609,6 +1600,7 @@ class World:
         return gone
 
     def _reviews_outdated(self, held: RepoState, pull: Pull, by: User) -> None:
+        """The head has moved on from what was reviewed."""
         rules = held.protections.get(pull.base_ref)
         asked = rules is not None and rules.dismiss_stale_reviews
         if asked or held.repo.options.dismiss_stale_reviews:
