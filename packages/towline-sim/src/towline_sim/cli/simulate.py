@@ -194,15 +194,15 @@ def _say(summary: Summary) -> None:
 
 
 def _gate(jobs: int, as_json: bool) -> None:
+    from towline_sim.proof.gate import try_all
     from towline_sim.proof.mutations import all_mutations
     from towline_sim.proof.planted_bugs import all_planted
-    from towline_sim.proof.sweep import try_all
 
     safeguards = all_mutations()
-    known = safeguards | {name: one.mutation for name, one in all_planted().items()}
+    known = safeguards | all_planted()
     with _progress("safeguards and planted bugs", len(known)) as advance:
         caught = []
-        for one in try_all(list(known), _SEEDS_PER_SAFEGUARD, jobs):
+        for one in try_all(list(known.values()), _SEEDS_PER_SAFEGUARD, jobs):
             caught.append(one)
             advance(1)
     survived = [one for one in caught if one.seed is None]

@@ -64,9 +64,20 @@ class Played(NamedTuple):
     lines: list[str] | None
 
 
-def play(seed: int, *, only: Collection[str] | None = None, trace: bool = False) -> Played:
-    """The same seed is the same play, to the last line; `only` leaves other faults out."""
-    make = SCENES[seed % len(SCENES)]
+def play(
+    seed: int,
+    *,
+    scene: str | None = None,
+    only: Collection[str] | None = None,
+    trace: bool = False,
+) -> Played:
+    """The same seed is the same play, to the last line.
+
+    Which scenario is played follows from the seed, unless one is named; `only` leaves other faults
+    out.
+    """
+    chosen = [make for make in SCENES if make.name == scene] or [SCENES[seed % len(SCENES)]]
+    make = chosen[0]
     logging.disable(logging.CRITICAL)
     try:
         with loaded_dice(seed), rare_collections():

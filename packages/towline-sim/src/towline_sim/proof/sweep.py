@@ -5,15 +5,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from multiprocessing.pool import Pool
 from typing import Final, NamedTuple
 
 from towline.config import same_hashes_in_children
-from towline_sim.proof.gate import Caught, try_without
-from towline_sim.proof.mutations import all_mutations
-from towline_sim.proof.planted_bugs import all_planted
 from towline_sim.proof.run_seed import Played, play
 
 _CHUNK: Final = 25
@@ -46,12 +42,6 @@ def sweep(
                 total.add(played)
             progress(len(done))
     return total.summary()
-
-
-def try_all(names: Sequence[str], most: int, jobs: int) -> Iterator[Caught]:
-    """Each safeguard is taken out in turn, or each planted bug put in."""
-    with _pool(jobs) as pool:
-        yield from pool.imap_unordered(partial(_try_one, most), names)
 
 
 def same_again(seed: int) -> bool:
@@ -134,11 +124,6 @@ def _play_all(seeds: Sequence[int]) -> list[Played]:
     played = [play(seed)._replace(fired=[]) for seed in seeds]
     _settle_in()
     return played
-
-
-def _try_one(most: int, name: str) -> Caught:
-    listed = all_mutations()
-    return try_without(listed[name] if name in listed else all_planted()[name].mutation, most)
 
 
 def _hash_of(seed: int) -> str:

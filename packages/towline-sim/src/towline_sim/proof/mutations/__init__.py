@@ -38,13 +38,13 @@ class Edit(NamedTuple):
     new: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Mutation:
     """A safeguard that is taken out, or a bug that is planted."""
 
-    name: str
     scene: str
     """The scenario in which it is missed."""
+    name: str
     rule: str
     """What the safeguard keeps; of a planted bug, what whoever made it had in mind."""
     edits: Sequence[Edit]
@@ -72,7 +72,8 @@ def apply(mutation: Mutation) -> None:
 
 def changed(mutation: Mutation) -> dict[str, str]:
     """The source of each module as it would be compiled; `StaleRow` if it does not fit."""
-    return {module: _edited(_source(module), edits) for module, edits in _by_module(mutation).items()}
+    edits = _by_module(mutation)
+    return {module: _edited(_source(module), edits[module]) for module in edits}
 
 
 def _by_module(mutation: Mutation) -> dict[str, list[Edit]]:
@@ -140,7 +141,8 @@ def _lines(source: str, edit: Edit) -> tuple[int, int, bool]:
         return node.body[0].lineno - 1, node.end_lineno or 0, True
     if isinstance(node, ast.Module):
         return 0, source.count("\n") + 1, False
-    return getattr(node, "lineno") - 1, getattr(node, "end_lineno"), False
+    assert isinstance(node, ast.stmt)  # noqa: S101  what has a name is one
+    return node.lineno - 1, node.end_lineno or 0, False
 
 
 def _name_of(node: ast.stmt) -> str | None:
