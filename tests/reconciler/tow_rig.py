@@ -10,6 +10,7 @@ from typing import Any
 from tests.clocks import ManualClock
 from towline.commands.comments import COMMENT
 from towline.commands.service import COMMAND, Bridge
+from towline.forges.github import webhooks as github
 from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
 from towline.integrations.ci import Ci
@@ -34,8 +35,9 @@ from towline_once.errors import Transient
 from towline_once.metrics import audit_to_log
 from towline_sim.github.entities import StatusState
 from towline_sim.github.fault_dice import Deliveries, Delivery, FaultDice, HookFaults
+from towline_sim.github.webhooks import payload_of
 from towline_sim.github.world import World
-from towline_sim.in_process import WorldForge, events_of
+from towline_sim.in_process import ROOT, WorldForge
 
 REPO = "octo-org/app"
 AUTHOR = "dependabot[bot]"
@@ -240,7 +242,9 @@ class Rig:
             last_seen_us=at_us,
         )
         try:
-            await self.tracker(stored, events_of(delivery.told))
+            told = delivery.told
+            events = github.read(told.name, payload_of(self.world, ROOT, told))
+            await self.tracker(stored, events)
         except BaseException:
             self._arrived.append(delivery)
             raise

@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, NoReturn, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NoReturn
 
-from towline.events import (
-    Actor,
-    CheckChanged,
-    CommentAction,
-    Commented,
-    Conclusion,
-    Event,
-    PullRequestChanged,
-    PullRequestState,
-    Pushed,
-    ReviewState,
-    ReviewSubmitted,
-)
+from towline.events import CheckChanged
 from towline.forges.base import (
     MARKER,
     Allowance,
@@ -36,22 +24,13 @@ from towline.forges.base import (
     Permission,
 )
 from towline.forges.delivery_log import ForgeRefused, ForgeUnavailable
+from towline.forges.github.rest_reader import workflow_run
+from towline.forges.github.snapshot import NEWEST_COMMENTS, Seen
+from towline.forges.github.snapshot import snapshot_of as read_snapshot
 from towline.forges.snapshot import PullRef, Snapshot
-from towline_sim.github.entities import (
-    PASSING,
-    CheckRun,
-    CheckSuite,
-    Comment,
-    Emitted,
-    Job,
-    Pull,
-    Review,
-    Status,
-    User,
-    WorkflowRun,
-    WorldRefusal,
-)
+from towline_sim.github.entities import PASSING, Pull, Status, WorldRefusal
 from towline_sim.github.fault_dice import Fault, FaultDice
+from towline_sim.github.shapes import Shapes
 from towline_sim.github.world import World
 
 # ----------------------------------------------------------- forge_publish
@@ -139,384 +118,34 @@ class WorldPublishing(ABC):
         return next((pull for pull in pulls if pull.head_repo == pull.repo), None)
 
 
-# -------------------------------------------------------------------- told
-# What was emitted, in the vocabulary of our events, without the way through JSON.
-#
-# It says what reading the rendered payload says: the simulation takes this shorter way, and a
-# test
-# holds the two together. The forge's clock has whole seconds, so these have too.
+# ---------------------------------------------------------------- snapshots
+# What a look shows: the payloads of the REST API, read by the adapter's own functions.
 
-SOURCE: Final = "github"
 ROOT: Final = "https://forge.example"
 
-_KINDS: Final = {"User": "user", "Bot": "bot", "Organization": "organization"}
-_REVIEWS: Final[Mapping[str, ReviewState]] = {
-    "APPROVED": "approved",
-    "CHANGES_REQUESTED": "changes_requested",
-    "COMMENTED": "commented",
-    "DISMISSED": "dismissed",
-}
-_STATUSES: Final[Mapping[str, Conclusion]] = {
-    "success": "success",
-    "failure": "failure",
-    "error": "failure",
-    "pending": "pending",
-}
 
-
-def events_of(told: Emitted, root: str = ROOT) -> tuple[Event, ...]:
-    """None for what our sources do not read."""
-    reader = _READERS.get(told.name)
-    return () if reader is None else (reader(told, root),)
-
-
-def actor(user: User) -> Actor:
-    return Actor(user.login, _KINDS[user.kind])  # type: ignore[arg-type]  # the values are its words
-
-
-def second(time: float) -> float:
-    return float(int(time))
-
-
-def pull_page(root: str, repo: str, number: int) -> str:
-    return f"{root}/{repo}/pull/{number}"
-
-
-def pull_changed(
-    pull: Pull,
-    action: str,
-    root: str,
-    *,
-    by: User | None = None,
-    label: str | None = None,
-    before: str | None = None,
-) -> PullRequestChanged:
-    state: PullRequestState = "merged" if pull.merged else pull.state
-    return PullRequestChanged(
-        source=SOURCE,
-        repo=pull.repo,
-        occurred_at=second(pull.updated_at),
-        actor=None if by is None else actor(by),
-        number=pull.number,
-        action="merged" if action == "closed" and pull.merged else action,
-        state=state,
-        head_sha=pull.head_sha,
-        before_sha=before,
-        head_ref=pull.head_ref,
-        base_ref=pull.base_ref,
-        author=actor(pull.author),
-        title=pull.title,
-        labels=tuple(label.name for label in pull.labels),
-        label=label,
-        draft=pull.draft,
-        from_fork=pull.from_fork,
-        merge_commit_sha=pull.merge_commit_sha if pull.merged else None,
-        url=pull_page(root, pull.repo, pull.number),
-    )
-
-
-def run_changed(
-    run: CheckRun, suite: CheckSuite, root: str, *, by: User | None = None, again: bool = False
-) -> CheckChanged:
-    """`again` if it is asked for once more: its old end is no verdict then."""
-    return CheckChanged(
-        source=SOURCE,
-        repo=run.repo,
-        occurred_at=second(run.completed_at or run.started_at),
-        actor=None if by is None else actor(by),
-        check="check_run",
-        name=run.name,
-        status="queued" if again else run.status,
-        conclusion="pending" if again else run.conclusion or "pending",
-        head_sha=run.head_sha,
-        pr_numbers=run.pulls or suite.pulls,
-        branch=suite.head_branch,
-        run_id=str(run.id),
-        suite_id=str(suite.id),
-        app=run.app.slug,
-        summary="\n".join(part for part in (run.title, run.summary) if part),
-        url=run.details_url or f"{root}/{run.repo}/runs/{run.id}",
-    )
-
-
-def suite_changed(
-    suite: CheckSuite, *, by: User | None = None, again: bool = False
-) -> CheckChanged:
-    return CheckChanged(
-        source=SOURCE,
-        repo=suite.repo,
-        occurred_at=second(suite.updated_at),
-        actor=None if by is None else actor(by),
-        check="check_suite",
-        name=suite.app.slug,
-        status="queued" if again else suite.status,
-        conclusion="pending" if again else suite.conclusion or "pending",
-        head_sha=suite.head_sha,
-        pr_numbers=suite.pulls,
-        branch=suite.head_branch,
-        run_id=str(suite.id),
-        suite_id=str(suite.id),
-        app=suite.app.slug,
-    )
-
-
-def status_changed(
-    status: Status, branches: tuple[str, ...] = (), *, by: User | None = None
-) -> CheckChanged:
-    pending = status.state == "pending"
-    return CheckChanged(
-        source=SOURCE,
-        repo=status.repo,
-        occurred_at=second(status.updated_at),
-        actor=None if by is None else actor(by),
-        check="status",
-        name=status.context,
-        status="queued" if pending else "completed",
-        conclusion=_STATUSES[status.state],
-        head_sha=status.sha,
-        branch=branches[0] if len(branches) == 1 else None,
-        run_id=str(status.id),
-        summary=status.description or "",
-        url=status.target_url,
-    )
-
-
-def workflow_changed(run: WorkflowRun, root: str, *, by: User | None = None) -> CheckChanged:
-    return CheckChanged(
-        source=SOURCE,
-        repo=run.repo,
-        occurred_at=second(run.updated_at),
-        actor=None if by is None else actor(by),
-        check="workflow_run",
-        name=run.name,
-        status=run.status,
-        conclusion=run.conclusion or "pending",
-        head_sha=run.head_sha,
-        pr_numbers=run.pulls,
-        branch=run.head_branch,
-        run_id=str(run.id),
-        attempt=run.run_attempt,
-        suite_id=str(run.suite_id),
-        app="github-actions",
-        url=f"{root}/{run.repo}/actions/runs/{run.id}",
-        logs_url=f"{root}/repos/{run.repo}/actions/runs/{run.id}/logs",
-    )
-
-
-def job_changed(job: Job, root: str, *, by: User | None = None) -> CheckChanged:
-    return CheckChanged(
-        source=SOURCE,
-        repo=job.repo,
-        occurred_at=second(job.completed_at or job.started_at),
-        actor=None if by is None else actor(by),
-        check="workflow_job",
-        name=job.name,
-        status=job.status,
-        conclusion=job.conclusion or "pending",
-        head_sha=job.head_sha,
-        branch=job.head_branch,
-        run_id=str(job.run_id),
-        attempt=job.run_attempt,
-        job_id=str(job.id),
-        app="github-actions",
-        url=f"{root}/{job.repo}/actions/runs/{job.run_id}/job/{job.id}",
-    )
-
-
-def review_submitted(
-    review: Review, head_sha: str | None, root: str, *, by: User | None = None
-) -> ReviewSubmitted:
-    return ReviewSubmitted(
-        source=SOURCE,
-        repo=review.repo,
-        occurred_at=second(review.updated_at),
-        actor=None if by is None else actor(by),
-        number=review.number,
-        state=_REVIEWS[review.state],
-        reviewer=actor(review.author),
-        head_sha=head_sha,
-        reviewed_sha=review.commit_id,
-        body=review.body,
-        url=f"{pull_page(root, review.repo, review.number)}#pullrequestreview-{review.id}",
-    )
-
-
-def commented(
-    comment: Comment, action: CommentAction, root: str, *, by: User | None = None
-) -> Commented:
-    return Commented(
-        source=SOURCE,
-        repo=comment.repo,
-        occurred_at=second(comment.updated_at),
-        actor=None if by is None else actor(by),
-        number=comment.number,
-        action=action,
-        comment_id=str(comment.id),
-        author=actor(comment.author),
-        body=comment.body,
-        url=f"{pull_page(root, comment.repo, comment.number)}#issuecomment-{comment.id}",
-    )
-
-
-def _pull(told: Emitted, root: str) -> Event:
-    label = None if told.label is None else told.label.name
-    pull = cast(Pull, told.pull)
-    return pull_changed(
-        pull, told.action or "", root, by=told.sender, label=label, before=told.before
-    )
-
-
-def _run(told: Emitted, root: str) -> Event:
-    run, suite = cast(CheckRun, told.run), cast(CheckSuite, told.suite)
-    return run_changed(run, suite, root, by=told.sender, again=told.action == "rerequested")
-
-
-def _suite(told: Emitted, root: str) -> Event:
-    again = told.action == "rerequested"
-    return suite_changed(cast(CheckSuite, told.suite), by=told.sender, again=again)
-
-
-def _comment(told: Emitted, root: str) -> Event:
-    action = cast(CommentAction, told.action)
-    return commented(cast(Comment, told.comment), action, root, by=told.sender)
-
-
-def _review(told: Emitted, root: str) -> Event:
-    head_sha = cast(Pull, told.pull).head_sha
-    return review_submitted(cast(Review, told.review), head_sha, root, by=told.sender)
-
-
-def _pushed(told: Emitted, root: str) -> Event:
-    change = told.ref_change
-    assert change is not None  # noqa: S101  a push is always about a ref
-    return Pushed(
-        source=SOURCE,
-        repo=told.repo.full_name,
-        occurred_at=second(told.repo.pushed_at),
-        actor=actor(told.sender),
-        ref=change.ref,
-        before=change.before,
-        after=change.after,
-        forced=change.forced,
-        pusher=told.sender.login,
-    )
-
-
-_READERS: Final[Mapping[str, Callable[[Emitted, str], Event]]] = {
-    "pull_request": _pull,
-    "pull_request_review": _review,
-    "issue_comment": _comment,
-    "check_run": _run,
-    "check_suite": _suite,
-    "status": lambda told, root: status_changed(
-        cast(Status, told.status), told.branches, by=told.sender
-    ),
-    "workflow_run": lambda told, root: workflow_changed(
-        cast(WorkflowRun, told.workflow_run), root, by=told.sender
-    ),
-    "workflow_job": lambda told, root: job_changed(cast(Job, told.job), root, by=told.sender),
-    "push": _pushed,
-}
-
-
-# ------------------------------------------------------------------- sight
-# What a look at a pull request of the world shows, in the vocabulary of our events. Pure.
-#
-# It says what the GitHub adapter says of the same world over HTTP.
-
-NEWEST_COMMENTS: Final = 30
-_SHUT: Final = frozenset({"blocked", "dirty", "behind", "draft"})
-_OPEN: Final = frozenset({"clean", "unstable"})
-
-
-def bare_snapshot(pull: Pull, root: str) -> Snapshot:
-    action = "seen" if pull.state == "open" else "closed"
-    return Snapshot(pull=pull_changed(pull, action, root), body=pull.body or "")
+def bare_snapshot(world: World, pull: Pull, root: str) -> Snapshot:
+    """As a list of pull requests tells of it."""
+    return read_snapshot(Seen(repo=pull.repo, pull=Shapes(world, root).pull_simple(pull)))
 
 
 def snapshot_of(world: World, pull: Pull, root: str) -> Snapshot:
-    bare = bare_snapshot(pull, root)
-    mergeable, state = world.mergeability(pull)
-    comments = world.comments(pull.repo, pull.number)[-NEWEST_COMMENTS:]
-    return Snapshot(
-        pull=bare.pull,
-        body=bare.body,
-        checks=(*_runs(world, pull, root), *_suites(world, pull), *_statuses(world, pull)),
-        reviews=tuple(
-            review_submitted(review, pull.head_sha, root)
-            for review in _opinions(world, pull).values()
-            if review.state != "DISMISSED"
-        ),
-        comments=tuple(
-            commented(
-                comment, "created" if comment.updated_at == comment.created_at else "edited", root
-            )
-            for comment in comments
-        ),
-        conflicts=None if mergeable is None else not mergeable,
-        behind=True if state == "behind" else False if state in _OPEN else None,
-        blocked=state if state in _SHUT and pull.state == "open" else None,
-        asked_at=world.now,
+    shapes, repo, sha = Shapes(world, root), pull.repo, pull.head_sha
+    workflows = map(workflow_run, map(shapes.workflow_run, world.workflow_runs(repo, head_sha=sha)))
+    seen = Seen(
+        repo=repo,
+        pull=shapes.pull(pull),
+        runs=[shapes.run(run) for run in world.runs(repo, sha)],
+        suites=[shapes.suite(suite) for suite in world.suites(repo, sha)],
+        statuses=[shapes.status_short(one) for one in world.combined(repo, sha).statuses],
+        reviews=[shapes.review(review) for review in world.reviews(repo, pull.number)],
+        comments=[
+            shapes.comment(comment)
+            for comment in world.comments(repo, pull.number)[-NEWEST_COMMENTS:]
+        ],
+        workflows={run.suite_id: run for run in workflows if run is not None},
     )
-
-
-def _opinions(world: World, pull: Pull) -> dict[str, Review]:
-    """The last of each reviewer."""
-    return {
-        review.author.login: review
-        for review in world.reviews(pull.repo, pull.number)
-        if review.state != "COMMENTED"
-    }
-
-
-def _runs(world: World, pull: Pull, root: str) -> Iterable[CheckChanged]:
-    shown = (
-        run_changed(
-            run,
-            world.suite(run.repo, run.suite_id),
-            root,
-            again=_is_of_an_old_attempt(world, run),
-        )
-        for run in world.runs(pull.repo, pull.head_sha)
-    )
-    return _worst_of_each_name(shown)
-
-
-def _is_of_an_old_attempt(world: World, run: CheckRun) -> bool:
-    """Between a rerun and its first check the old verdict is still there, and counts no more."""
-    if run.status != "completed" or run.conclusion in PASSING:
-        return False
-    workflow, job = world.workflow_of(run.repo, run.suite_id), world.job_of_run(run.repo, run.id)
-    if workflow is None or job is None:
-        return False
-    return workflow.status != "completed" and job.run_attempt < workflow.run_attempt
-
-
-def _suites(world: World, pull: Pull) -> Iterable[CheckChanged]:
-    """A suite without runs that has not ended is of an app that is idle."""
-    shown = (
-        suite_changed(suite)
-        for suite in world.suites(pull.repo, pull.head_sha)
-        if suite.status == "completed" or world.suite_runs(pull.repo, suite.id)
-    )
-    return _worst_of_each_name(shown)
-
-
-def _statuses(world: World, pull: Pull) -> Iterable[CheckChanged]:
-    return map(status_changed, world.combined(pull.repo, pull.head_sha).statuses)
-
-
-def _worst_of_each_name(checks: Iterable[CheckChanged]) -> Iterable[CheckChanged]:
-    worst: dict[tuple[str, str | None], CheckChanged] = {}
-    for check in checks:
-        key = (check.name, check.app)
-        if key not in worst or _badness(worst[key]) <= _badness(check):
-            worst[key] = check
-    return worst.values()
-
-
-def _badness(check: CheckChanged) -> int:
-    return 0 if check.passed else 1 if check.conclusion == "pending" else 2
+    return replace(read_snapshot(seen), asked_at=world.now)
 
 
 # ------------------------------------------------------------------- forge
@@ -596,7 +225,7 @@ class WorldForge(WorldPublishing):
             pulls = self.world.pulls(repo)
         except WorldRefusal as refusal:
             raise ForgeRefused(f"there is no repository {repo}") from refusal
-        return [bare_snapshot(pull, self._root) for pull in pulls]
+        return [bare_snapshot(self.world, pull, self._root) for pull in pulls]
 
     async def failure_log(self, repo: str, check: CheckChanged, most_bytes: int) -> str:
         self._read("failure_log")
