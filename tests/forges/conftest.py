@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.clocks import ManualClock
+from tests.hook_log import HookLogSim, SimHook
 from tests.hook_world import TOKEN, served
 from towline.forges.github.delivery_log import GitHubHookLog
-from towline_sim.github.webhooks import HookLogSim, SimHook
 
 
 @pytest.fixture

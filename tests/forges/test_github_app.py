@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.clocks import ManualClock, WrongHostClock
+from tests.hook_log import HookLogSim
 from towline.forges.delivery_log import ForgeRefused, app_hook
 from towline.forges.github.auth import GitHubApp
 from towline.forges.github.delivery_log import GitHubHookLog
 from towline_once.errors import Rejected
-from towline_sim.github.webhooks import HookLogSim
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock, WrongHostClock
+from tests.hook_log import Fault, HookLogSim, SimHook
 from tests.hook_world import TOKEN, served
 from towline.forges.delivery_log import Entry, ForgeUnreadable, app_hook, repo_hook
 from towline.forges.github.delivery_log import GitHubHookLog
 from towline_once.errors import Rejected
-from towline_sim.github.webhooks import Fault, HookLogSim, SimHook
 
 HOOK = repo_hook("acme/app:17")
 OPENAPI = (

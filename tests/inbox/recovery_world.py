@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.clocks import ManualClock
+from tests.hook_log import HookLogSim, SimDelivery, SimHook
 from towline.forges.delivery_log import mark_from, repo_hook
 from towline.forges.github.delivery_log import GitHubHookLog
 from towline.inbox.ingest import Ingest, Receipt
@@ -16,7 +17,6 @@ from towline.inbox.model import Stored
 from towline.inbox.store import Inbox
 from towline_once.coordination.sql import SqlDocuments
 from towline_once.ports import Document
-from towline_sim.github.webhooks import HookLogSim, SimDelivery, SimHook
 
 APP = repo_hook("acme/app:17")
 LIB = repo_hook("acme/lib:18")

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
+from tests.hook_log import Fault, HookLogSim
 from tests.hook_world import SECRET, TOKEN, Door, served
 from tests.inbox.recovery_world import APP, LIB, Crash, DyingDocuments, FailingIngest, Quiet, World
 from towline.forges.delivery_log import HOUR_US, HookHour, app_hook
@@ -22,7 +23,6 @@ from towline.inbox.store import Inbox
 from towline_once.coordination.rate_limit import Rate, Rates
 from towline_once.db.statement import Database
 from towline_once.errors import Unavailable
-from towline_sim.github.webhooks import Fault, HookLogSim
 
 MINUTE = 60_000_000
 
