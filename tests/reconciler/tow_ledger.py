@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from towline_sim.proof.scenarios.tow_effects import Key, Ledger
+from towline_sim.proof.scenarios.tow_world import Key, Ledger
 
 __all__ = ["Key", "Ledger"]

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 from towline_sim.proof.fault_schedule import WORK, Event, Weather
 from towline_sim.proof.loop import WORLD, Node, SimLoop, never, on_node
-from towline_sim.proof.mailbox import PostOffice
 from towline_sim.proof.store import SimClock, SimDatabase, SimServer
-from towline_sim.proof.wire import Part, Wire
+from towline_sim.proof.wire import Part, PostOffice, Wire
 
 Boot: TypeAlias = Callable[["Actor"], Awaitable[None]]
 TIMEOUT_SECONDS = 5.0

@@ -18,8 +18,7 @@ from towline_once.db.statement import Row, Script, Statement, Step, play
 from towline_once.errors import Rejected
 from towline_once.ports import Clock
 from towline_sim.proof.loop import SimLoop
-from towline_sim.proof.mailbox import SimMailbox
-from towline_sim.proof.wire import Wire
+from towline_sim.proof.wire import SimMailbox, Wire
 
 START_US = 1_700_000_000_000_000
 T = TypeVar("T")

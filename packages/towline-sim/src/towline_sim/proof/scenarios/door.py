@@ -25,11 +25,10 @@ from towline_once.coordination.sql import SqlLeases
 from towline_once.errors import Definitive, TowlineError, Transient
 from towline_once.metrics import audit_to_log
 from towline_sim.proof.bodies import Bodies
-from towline_sim.proof.broker import SimBell, SimBroker, SimCeleryWorker
 from towline_sim.proof.harness import Actor, Stage
-from towline_sim.proof.invariants.starts import StartWatch
+from towline_sim.proof.invariants.runs import StartWatch
 from towline_sim.proof.invariants.tables import DeliveryWatch, JobWatch, ScheduleWatch
-from towline_sim.proof.reconnect import Reconnecting
+from towline_sim.proof.services import Reconnecting, SimBell, SimBroker, SimCeleryWorker
 
 NODES: Final = ("one", "two")
 LEASE_SECONDS: Final = 6.0

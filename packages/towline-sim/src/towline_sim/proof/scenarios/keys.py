@@ -27,7 +27,7 @@ from towline_sim.proof.bodies import Bodies
 from towline_sim.proof.harness import Actor, Stage
 from towline_sim.proof.invariants.tables import RecordWatch
 from towline_sim.proof.loop import Node
-from towline_sim.proof.reconnect import Reconnecting
+from towline_sim.proof.services import Reconnecting
 
 NODES: Final = ("one", "two", "three")
 LOCK_SECONDS: Final = 6.0

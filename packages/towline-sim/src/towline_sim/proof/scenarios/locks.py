@@ -20,8 +20,7 @@ from towline_sim.proof.bodies import Bodies
 from towline_sim.proof.harness import TIMEOUT_SECONDS, Actor, Stage
 from towline_sim.proof.invariants.breaker import BreakerWatch
 from towline_sim.proof.invariants.leases import LeaseWatch, RateWatch, SlotWatch
-from towline_sim.proof.reconnect import Reconnecting
-from towline_sim.proof.redis import SimRedis, backend_on
+from towline_sim.proof.services import Reconnecting, SimRedis, backend_on
 
 NODES: Final = ("one", "two", "three")
 TTL_SECONDS: Final = 6.0
