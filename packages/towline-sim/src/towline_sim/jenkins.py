@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from towline_once.ports import Clock
+from towline_sim.http import BrokenOff, Simulator, json_response, path_of
 
 _FORGET_US: Final = 300 * 1_000_000
 
@@ -183,8 +182,8 @@ class Asked(NamedTuple):
     query: str
 
 
-class JenkinsSim:
-    """An ASGI app over a world. `believed_url` is what Jenkins takes for its own address."""
+class JenkinsSim(Simulator):
+    """Over a world. `believed_url` is what Jenkins takes for its own address."""
 
     def __init__(self, world: JenkinsWorld, *, user: str, token: str) -> None:
         self.world = world
@@ -197,28 +196,20 @@ class JenkinsSim:
         self._login = base64.b64encode(f"{user}:{token}".encode()).decode()
         self._crumbs: dict[str, str] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
-        path = scope["raw_path"].decode().partition("?")[0]
+    async def respond(self, request: Request) -> Response | None:
+        path = path_of(request)
         self.asked.append(Asked(request.method, path, request.url.query))
         if self.outage == "silent":
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            return
+            return None
         if self.outage == "refuse":
-            await _break_off(send)
-            return
+            return BrokenOff()
         if self.outage == "unavailable":
-            response: Response = PlainTextResponse("Jenkins is getting ready to work", 503)
-        else:
-            response = await self._served(request, path)
+            return PlainTextResponse("Jenkins is getting ready to work", 503)
+        response = await self._served(request, path)
         if request.method == "POST" and response.status_code == 201 and self.lost_replies:
             self.lost_replies -= 1
-            await _break_off(send)
-            return
-        await response(scope, receive, send)
+            return BrokenOff()
+        return response
 
     async def _served(self, request: Request, path: str) -> Response:
         given = request.headers.get("authorization", "")
@@ -256,25 +247,27 @@ class JenkinsSim:
         if path == "/crumbIssuer/api/json":
             return self._crumb()
         if path == "/queue/api/json":
-            return _json({"items": [_item(item, base) for item in reversed(self.world.queue)]})
+            return json_response(
+                {"items": [_item(item, base) for item in reversed(self.world.queue)]}
+            )
         if found := re.fullmatch(r"/queue/item/(?P<id>\d+)/api/json", path):
             item = self.world.item(int(found["id"]))
-            return _missing() if item is None else _json(_item(item, base))
+            return _missing() if item is None else json_response(_item(item, base))
         if found := re.fullmatch(rf"{_BUILD}/(?P<what>api/json|logText/progressiveText)", path):
             build = self._build(found["job"], int(found["number"]))
             if build is None:
                 return _missing()
             is_log = found["what"] != "api/json"
-            return _log(build, request) if is_log else _json(_build(build, base))
+            return _log(build, request) if is_log else json_response(_build(build, base))
         if found := re.fullmatch(rf"{_JOB}/api/json", path):
             job = self._job(found["job"])
-            return _missing() if job is None else _json(_job(job, base))
+            return _missing() if job is None else json_response(_job(job, base))
         return _missing()
 
     def _crumb(self) -> Response:
         session, crumb = secrets.token_hex(8), secrets.token_hex(16)
         self._crumbs[session] = crumb
-        response = _json({"crumb": crumb, "crumbRequestField": "Jenkins-Crumb"})
+        response = json_response({"crumb": crumb, "crumbRequestField": "Jenkins-Crumb"})
         response.set_cookie(_COOKIE, session)
         return response
 
@@ -285,17 +278,6 @@ class JenkinsSim:
     def _build(self, path: str, number: int) -> SimBuild | None:
         job = self._job(path)
         return next((one for one in job.builds if one.number == number), None) if job else None
-
-
-async def _break_off(send: Send) -> None:
-    """Promise more than is sent: the server has to close the connection."""
-    headers = [(b"content-length", b"1000")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"{", "more_body": True})
-
-
-def _json(value: object) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")
 
 
 def _missing() -> Response:

@@ -8,16 +8,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from towline_once.ports import Clock
+from towline_sim.http import Simulator, json_response, mark_date
 
 _MINUTE_US: Final = 60_000_000
 _CLAUSE: Final = re.compile(
@@ -117,8 +115,6 @@ def _holds(issue: SimIssue, name: str, value: str) -> bool:
 
 # --------------------------------------------------------------- jira_http
 # The simulated Jira over HTTP: search, comments, its time, and faults.
-#
-# Serve it without the server's own Date header (uvicorn's `date_header=False`).
 
 FaultKind = Literal["failing", "limited", "silent", "garbled"]
 
@@ -139,8 +135,8 @@ class Asked(NamedTuple):
     query: Mapping[str, str]
 
 
-class JiraSim:
-    """An ASGI app over a world. Cloud has tokens for its pages, Data Center numbers."""
+class JiraSim(Simulator):
+    """Over a world. Cloud has tokens for its pages, Data Center numbers."""
 
     def __init__(
         self, world: JiraWorld, *, token: str, user: str | None = None, cloud: bool = True
@@ -155,21 +151,15 @@ class JiraSim:
         basic = base64.b64encode(f"{user}:{token}".encode()).decode()
         self._authorization = f"Basic {basic}" if user else f"Bearer {token}"
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
+    async def respond(self, request: Request) -> Response | None:
         path, query = request.url.path, dict(request.query_params)
         self.asked.append(Asked(path, query))
         fault = next((one for one in self.faults if one.path in path), None)
         if fault is not None and fault.kind == "silent":
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            return
+            return None
         response = self._struck(fault) if fault else self._served(request, path, query)
-        now = datetime.fromtimestamp(int(self.world.now_us() / 1e6 + self.ahead_seconds), UTC)
-        response.headers["date"] = format_datetime(now, usegmt=True)
-        await response(scope, receive, send)
+        mark_date(response, self.world.now_us() / 1e6 + self.ahead_seconds)
+        return response
 
     def _struck(self, fault: JiraFault) -> Response:
         if fault.kind == "garbled":
@@ -183,7 +173,7 @@ class JiraSim:
         if not hmac.compare_digest(given.encode(), self._authorization.encode()):
             return _problem(401, "You do not have permission")
         if path == f"{_API}/serverInfo":
-            return _json({"version": "9.12.0", "serverTime": _moment(self.world.now_us())})
+            return json_response({"version": "9.12.0", "serverTime": _moment(self.world.now_us())})
         if path == f"{_API}/search/jql" and self.cloud:
             return self._search(query, "nextPageToken")
         if path == f"{_API}/search" and not self.cloud:
@@ -205,14 +195,14 @@ class JiraSim:
             page |= {"startAt": start, "maxResults": size, "total": len(found)}
         elif start + size < len(found):
             page |= {"nextPageToken": str(start + size), "isLast": False}
-        return _json(page)
+        return json_response(page)
 
     def _comments(self, issue: SimIssue, query: Mapping[str, str]) -> Response:
         newest_first = query.get("orderBy") == "-created"
         ordered = sorted(issue.comments, key=lambda one: one.id, reverse=newest_first)
         start, size = int(query.get("startAt", "0")), self._size(query)
         shown = [_comment(one) for one in ordered[start : start + size]]
-        return _json(
+        return json_response(
             {"startAt": start, "maxResults": size, "total": len(ordered), "comments": shown}
         )
 
@@ -249,9 +239,5 @@ def _moment(at_us: int) -> str:
     return f"{at.strftime('%Y-%m-%dT%H:%M:%S')}.{at_us // 1000 % 1000:03}+0000"
 
 
-def _json(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, media_type="application/json")
-
-
 def _problem(status: int, message: str) -> Response:
-    return _json({"errorMessages": [message], "errors": {}}, status)
+    return json_response({"errorMessages": [message], "errors": {}}, status)

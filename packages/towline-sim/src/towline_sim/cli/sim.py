@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from towline_once.errors import Rejected
-from towline_sim.serving import simulator_server
+from towline_sim.http import simulator_server
 
 if TYPE_CHECKING:
     from towline_sim.github.server import GitHubSim

@@ -39,8 +39,8 @@ from towline_sim.demo.sights import Scenes
 from towline_sim.demo.world import JOB, REPOS, DemoWorld
 from towline_sim.github.limits import Limits
 from towline_sim.github.server import GitHubSim
+from towline_sim.http import simulator_server
 from towline_sim.jenkins import JenkinsSim
-from towline_sim.serving import simulator_server
 
 HOST: Final = "127.0.0.1"
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Send
 
 from towline_sim.github.faults import HttpFault
 from towline_sim.github.git_server import MOST_BYTES
 from towline_sim.github.problems import Problem
 from towline_sim.github.rest.calls import Answer
+from towline_sim.http import json_response, path_of
 
 _BODY_SECONDS: Final = 60.0
-_SILENT_SECONDS: Final = 600.0
 
 
 class Sent(NamedTuple):
@@ -32,14 +30,6 @@ class Sent(NamedTuple):
     root: str
 
 
-async def live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
-
-
 async def read_request(request: Request) -> Sent:
     """All of it, up to one byte more than is allowed."""
     chunks, size = [], 0
@@ -49,22 +39,14 @@ async def read_request(request: Request) -> Sent:
             size += len(chunks[-1])
             if size > MOST_BYTES:
                 break
-    raw: bytes = request.scope.get("raw_path") or request.url.path.encode()
     return Sent(
         request.method,
-        raw.partition(b"?")[0].decode("ascii", errors="replace"),
+        path_of(request),
         dict(request.query_params),
         dict(request.headers),
         b"".join(chunks),
         str(request.base_url).rstrip("/"),
     )
-
-
-async def until_left(request: Request) -> None:
-    ends = time.monotonic() + _SILENT_SECONDS
-    while time.monotonic() < ends:
-        if (await request.receive())["type"] == "http.disconnect":
-            return
 
 
 def parsed(body: bytes) -> Any:
@@ -86,10 +68,6 @@ def shown(answer: Answer) -> Response:
     response.status_code = answer.status
     response.headers.update(answer.headers)
     return response
-
-
-def json_response(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json; charset=utf-8")
 
 
 def problem_response(problem: Problem) -> Response:

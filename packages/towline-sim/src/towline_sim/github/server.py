@@ -2,8 +2,7 @@
 
 The world is moved by the clock: before each request, by `run` while nobody asks, and by `settle`
 where a test is the clock's master. Operations run to their end without an await, so that each sees
-and leaves a whole world. Serve it without the server's own Date header (uvicorn's
-`date_header=False`).
+and leaves a whole world.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import format_datetime
 from typing import Final, NamedTuple
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from towline_once.ports import Clock
 from towline_sim.github import graphql
@@ -30,14 +26,11 @@ from towline_sim.github.git_server import MOST_BYTES, GitRequest, GitServer, git
 from towline_sim.github.limits import Limits, Meter, Resource
 from towline_sim.github.messages import (
     Sent,
-    json_response,
-    live,
     parsed,
     problem_response,
     read_request,
     shown,
     spoilt,
-    until_left,
 )
 from towline_sim.github.problems import Problem
 from towline_sim.github.rest.calls import Call, Match
@@ -45,6 +38,7 @@ from towline_sim.github.rest.routes import ROUTES
 from towline_sim.github.shapes import Shapes
 from towline_sim.github.webhooks import Fates, Target, Webhooks, arrives
 from towline_sim.github.world import World
+from towline_sim.http import Simulator, json_response, mark_date, until_left
 
 _LONGEST_NAP: Final = 1.0
 _GRAPHQL: Final = frozenset({"/graphql", "/api/graphql"})
@@ -62,8 +56,8 @@ class Asked(NamedTuple):
     status: int
 
 
-class GitHubSim:
-    """An ASGI app over one world.
+class GitHubSim(Simulator):
+    """Over one world.
 
     `token` is that of `login`, who may do everything everywhere; `tokens` maps those of others to
     their logins. The App has `app_slug` and one installation, which sees every repository.
@@ -137,20 +131,8 @@ class GitHubSim:
         await self.webhooks.aclose()
         self._git.close()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await live(receive, send)
-            return
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
-        try:
-            sent = await read_request(request)
-        except (ClientDisconnect, TimeoutError):
-            return
-        response = await self._answer(sent, request)
-        if response is not None:
-            await response(scope, receive, send)
+    async def respond(self, request: Request) -> Response | None:
+        return await self._answer(await read_request(request), request)
 
     async def _answer(self, sent: Sent, request: Request) -> Response | None:
         """None if there is to be no answer at all."""
@@ -305,8 +287,7 @@ class GitHubSim:
 
     def _mark(self, response: Response) -> None:
         self._requests += 1
-        now = datetime.fromtimestamp(self._now_us() / 1e6, UTC)
-        response.headers["date"] = format_datetime(now, usegmt=True)
+        mark_date(response, self._now_us() / 1e6)
         response.headers["x-github-request-id"] = f"SIM0:{self._requests:08X}"
         response.headers["x-github-media-type"] = "github.v3; format=json"
 

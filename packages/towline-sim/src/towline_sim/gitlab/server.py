@@ -1,21 +1,16 @@
-"""The simulated GitLab over HTTP: its REST API, as far as towing needs it, and faults.
-
-Serve it without the server's own Date header (uvicorn's `date_header=False`).
-"""
+"""The simulated GitLab over HTTP: its REST API, as far as towing needs it, and faults."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import format_datetime
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from towline_sim.gitlab import world as shapes
 from towline_sim.gitlab.world import (
@@ -34,6 +29,7 @@ from towline_sim.gitlab.world import (
     refuse,
     route,
 )
+from towline_sim.http import Simulator, mark_date, path_of
 
 # ----------------------------------------------------------- gitlab_routes
 # What the simulated GitLab does when it is asked about merge requests and pipelines.
@@ -329,8 +325,8 @@ class Asked(NamedTuple):
     status: int
 
 
-class GitLabSim:
-    """An ASGI app over a world. `tokens` tell whose they are."""
+class GitLabSim(Simulator):
+    """Over a world. `tokens` tell whose they are."""
 
     def __init__(self, world: GitLabWorld, *, tokens: Mapping[str, str]) -> None:
         self.world = world
@@ -340,11 +336,8 @@ class GitLabSim:
         self.limit = 2000
         self.remaining = 2000
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
-        path = scope["raw_path"].decode().partition("?")[0]
+    async def respond(self, request: Request) -> Response | None:
+        path = path_of(request)
         kinds = {
             fault.kind: fault
             for fault in self.faults
@@ -354,13 +347,11 @@ class GitLabSim:
         asked = Asked(request.method, path, dict(request.headers), 0)
         self.asked.append(asked)
         if "silent" in kinds:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            return
+            return None
         response = await self._struck(kinds, request, path)
         self._dress(response, request)
         self.asked[place] = asked._replace(status=response.status_code)
-        await response(scope, receive, send)
+        return response
 
     async def _struck(
         self, kinds: Mapping[FaultKind, GitLabFault], request: Request, path: str
@@ -401,7 +392,7 @@ class GitLabSim:
     def _dress(self, response: Response, request: Request) -> None:
         now = self.world.clock.now_us() // 1_000_000
         self.remaining = max(self.remaining - 1, 0)
-        response.headers["date"] = format_datetime(datetime.fromtimestamp(now, UTC), usegmt=True)
+        mark_date(response, now)
         response.headers.setdefault("ratelimit-limit", str(self.limit))
         response.headers.setdefault("ratelimit-remaining", str(self.remaining))
         response.headers.setdefault("ratelimit-reset", str(now + 60))

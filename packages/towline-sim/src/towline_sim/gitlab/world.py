@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Final
 
-import orjson
 from starlette.responses import Response
 
 from towline_once.ports import Clock
+from towline_sim.http import json_response
 
 _ACTIVE: Final = frozenset({"created", "pending", "running"})
 
@@ -342,7 +342,7 @@ class Call:
 
 
 def answer(value: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(value), status, media_type="application/json")
+    return json_response(value, status)
 
 
 def problem(status: int, message: str) -> Response:
