@@ -61,8 +61,8 @@ async def tables(url: str) -> list[str]:
             found = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return sorted(row[0] for row in found)
     query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE '%once_%'"
-    found = await asyncio.to_thread(psql, url, f"{query} ORDER BY 1")
-    return [name.removeprefix("once.") for name in found.split()]
+    names = await asyncio.to_thread(psql, url, f"{query} ORDER BY 1")
+    return [name.removeprefix("once.") for name in names.split()]
 
 
 async def make_schema(url: str) -> None:

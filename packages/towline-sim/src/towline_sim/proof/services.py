@@ -14,8 +14,9 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from towline.jobs.celery_worker import CeleryWorker
-from towline.jobs.model import Bell, JobStore
+from towline.jobs.model import Bell
 from towline.jobs.runner import Crew
+from towline.jobs.store import JobStore
 from towline_once.backends import Backend
 from towline_once.coordination import memory
 from towline_once.db.sqlite import Run

@@ -32,7 +32,7 @@ ROWS: Final = (
               'run = run._replace(state="waiting")\n        if run.state == "blocked":'),
          Edit(f"{_RUNS}:BEGIN", "AND {_LIVE}", "")]),
     row("cooldown-by-the-own-clock", "the store's times are compared with the store's clock",
-        [body(f"{_RUNS}:SqlRuns.beside", """
+        [body(f"{_RUNS}:RunStore.beside", """
             seen = await self._database.transact(lambda: _beside(errand, but))
             return seen._replace(now_us=self._database.clock.now_us())
         """)]),
@@ -40,7 +40,7 @@ ROWS: Final = (
     row("finish-any-token", "only the newest attempt ends a run",
         [Edit(f"{_RUNS}:_OURS", "AND towline_runs.token = b.token", ""), _WORKS_ON]),
     row("opening-not-written-down", "what will be opened is written down before it is",
-        [body(f"{_RUNS}:SqlRuns.intend", 'return "written"')], seed=867),
+        [body(f"{_RUNS}:RunStore.intend", 'return "written"')], seed=867),
     row("openings-of-others-not-seen", "what another run was about to open is looked for",
         [Edit(f"{_RUNS}:BESIDE", "OR EXISTS (", "OR 1 = 0 AND EXISTS (")], seed=867),
     row("own-pull-not-adopted", "a pull request that is open for the branch is adopted",

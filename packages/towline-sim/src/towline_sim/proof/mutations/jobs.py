@@ -17,7 +17,7 @@ row = partial(Mutation, "door")
 
 ROWS: Final = (
     row("answer-before-commit", "a 2xx leaves only after the commit",
-        [body(f"{_INBOX}:SqlInbox._fly", """
+        [body(f"{_INBOX}:Inbox._fly", """
             from towline_once.errors import Transient
 
             try:

@@ -49,7 +49,7 @@ ROWS: Final = (
     row("renewal-of-any-token", "a lease is renewed only by its newest holder",
         [Edit(f"{_REQUESTS}:RENEW", "AND r.token = b.token", "")]),
     row("request-told-too-soon", "a request is accepted only after the commit",
-        [body(f"{_REQUESTS}:SqlRequests._fly", """
+        [body(f"{_REQUESTS}:RequestStore._fly", """
             try:
                 told = await self._database.transact(lambda: _submitting(proposals, self._rules))
             except Transient:
@@ -62,7 +62,7 @@ ROWS: Final = (
     row("result-of-any-token", "a worker whose lease was taken over can record nothing",
         _ANY_HOLDER),
     row("same-result-is-stale", "a result whose answer was lost is known when it comes again",
-        [body(f"{_JOBS}:SqlJobs._settled_before", "return set()")]),
+        [body(f"{_JOBS}:JobStore._settled_before", "return set()")]),
     row("store-without-limit", "no more requests are stored than are allowed",
         [body(f"{_SERVICE}:RequestRoom.take", "return True")]),
     row("submitted-poison", "attempts of submitted jobs are counted when they are begun",

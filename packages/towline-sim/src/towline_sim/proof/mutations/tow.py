@@ -56,7 +56,7 @@ ROWS: Final = (
          Edit(f"{_TRANSITIONS}:decide", "record.state in TERMINAL", "False"),
          Edit(f"{_TRANSITIONS}:entered", "if target in TERMINAL", "if False")]),
     row("escalated-without-job", "an escalation and its job are written together",
-        [body("towline.pulls.store:SqlPulls.change", """
+        [body("towline.pulls.store:PullStore.change", """
             jobs = []
 
             def without_jobs(record, now_us):

@@ -22,6 +22,6 @@ ROWS: Final = (
     row("renewal-of-a-reaped-job", "the token alone names the holder",
         [Edit("towline.submit.store:RENEW", "AND r.state = 'running'", "")]),
     row("some-settled-all-settled", "what was written was written",
-        [Edit(f"{_JOBS}:SqlJobs._settled", "== len(rows)", "")],
+        [Edit(f"{_JOBS}:JobStore._settled", "== len(rows)", "")],
         not_found="two settlements seldom share a transaction here"),
 )  # fmt: skip

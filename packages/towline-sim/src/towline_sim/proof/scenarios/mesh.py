@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from towline.jobs.model import Backoff, Claimed
-from towline.jobs.store import SqlJobs
+from towline.jobs.store import JobStore
 from towline.submit.rules import (
     BadDigest,
     Claim,
@@ -24,7 +24,7 @@ from towline.submit.rules import (
     read_submission,
 )
 from towline.submit.service import Offer, Receipt, Submit, SubmitPolicy
-from towline.submit.store import SqlRequests
+from towline.submit.store import RequestStore
 from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline_once.coordination.locks import LockService
@@ -423,7 +423,7 @@ class MeshScene:
 
     async def _boot(self, actor: Actor) -> None:
         database, clock = Reconnecting(actor), actor.clock
-        jobs = SqlJobs(database)
+        jobs = JobStore(database)
         policy = SubmitPolicy(
             max_items=self.bounds.max_items,
             max_queued=self.bounds.max_queued,
@@ -431,7 +431,7 @@ class MeshScene:
             max_attempts=self.bounds.max_attempts,
             backoff=Backoff(1_000_000, 8_000_000),
         )
-        requests = SqlRequests(database, KEEP, MAX_CACHED)
+        requests = RequestStore(database, KEEP, MAX_CACHED)
         submit = Submit(requests, jobs, clock, policy, audit_to_log)
         locks = LockService(SqlLeases(database), database.mailbox, clock)
         chores = [
