@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SCHEMATHESIS_CASES ?= 10000
+SEEDS ?= 1000
 TEST_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 UV     := $(BIN)/uv
 UV_VERSION := 0.13.7
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test floors chaos fuzz schemathesis check bench docs format lock clean
+.PHONY: help demo serve test proof floors chaos fuzz schemathesis check bench docs format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +31,16 @@ demo: $(VENV)/.runtime ## a simulated fleet under tow, an hour a minute; opens t
 serve: $(VENV)/.runtime ## run the service on 127.0.0.1:8788
 	$(BIN)/towline serve
 
+# mypy has one process, so check and floors run side by side.
 # Tests wait about as often as they work, so there are more of them at a time than processors.
 # What forks for ever is tried with nothing else beside it.
-test: check floors $(VENV)/.client ## the gate: check, floors, every test on real PostgreSQL and Redis
+test: $(VENV)/.dev $(VENV)/.client ## the gate: check, floors, every test on real PostgreSQL and Redis
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check floors
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal --ignore=tests/sandbox $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/sandbox
+
+proof: $(VENV)/.dev ## all that the gate has a part of, in full size: about an hour; SEEDS=10000
+	$(BIN)/python -m scripts.proof --seeds $(SEEDS) $(PROOF_ARGS)
 
 chaos: $(VENV)/.dev ## an hour of faults on real servers; CHAOS_ARGS="--minutes 10 --seed 7"
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)

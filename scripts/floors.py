@@ -25,7 +25,7 @@ TOOLS = (
 TESTS = (
     "tests/test_imports.py",
     "tests/config/test_settings_tow.py",
-    "tests/app/test_openapi.py",
+    "tests/app/test_openapi.py::test_a_document_has_no_mistake",
     "tests/inbox/test_hooks.py",
     "tests/pulls/test_pull_routes.py",
     "tests/cli/test_serve.py::test_first_and_second_start",
@@ -79,7 +79,7 @@ def _run(floor: Floor) -> int:
         return 1
     if trouble is not None:
         print(f"floors: {floor.name}: what was installed before is used, since {trouble}")
-    options = ("-m", "pytest", "--numprocesses=2", "-k", ON, *QUIET)
+    options = ("-m", "pytest", "-k", ON, *QUIET)
     code = subprocess.run([floor.python, *options, *TESTS], cwd=ROOT, check=False).returncode
     state = "passed" if code == 0 else "failed"
     print(f"floors: {floor.name}: {state} in {time.monotonic() - begun:.0f} s")

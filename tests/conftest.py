@@ -25,6 +25,7 @@ from tests.servers import (
     migrate,
     redis_command,
 )
+from tests.sizes import load_hypothesis_profile
 from towline.jobs.store import JobStore
 from towline.sandbox.choice import Choice, choose_sandbox
 from towline_once.backends import database_for
@@ -33,6 +34,18 @@ from towline_once.errors import NotIsolated
 
 POSTGRES_OVERRIDE = os.environ.get("TOWLINE_TEST_POSTGRES_URL")
 REDIS_OVERRIDE = os.environ.get("TOWLINE_TEST_REDIS_URL")
+SLOW_ROOMS = frozenset({"browser", "chaos", "e2e", "faults", "hosts", "processes", "sandbox"})
+NO_PLUG_IS_PULLED = ("fsync=off", "full_page_writes=off")
+"""A killed server loses nothing that it has written; only a machine that goes down would."""
+
+load_hypothesis_profile()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts servers, programs or browsers of its own is slow, whichever test it is."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW_ROOMS:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_configure() -> None:
@@ -51,7 +64,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """The private server itself, for tests that stop, pause or kill it."""
     if POSTGRES_OVERRIDE:
         pytest.skip("needs a private PostgreSQL, and TOWLINE_TEST_POSTGRES_URL is set")
-    with PostgresServer() as server:
+    with PostgresServer(NO_PLUG_IS_PULLED) as server:
         yield server
 
 

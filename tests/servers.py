@@ -256,7 +256,7 @@ class PrivateServer(abc.ABC):
 
 
 class PostgresServer(PrivateServer):
-    """PostgreSQL 18 with the durability of production: fsync and synchronous_commit are on."""
+    """PostgreSQL 18 with the durability of production, unless `options` say otherwise."""
 
     label = "postgres"
     stop_signal = signal.SIGINT

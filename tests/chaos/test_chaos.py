@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.run import chaos
 
-SECONDS = 50
+SECONDS = 25
 SEED = int(os.environ.get("TOWLINE_TEST_CHAOS_SEED", "7"))
 
 
@@ -20,6 +20,6 @@ async def test_nothing_is_lost_or_doubled_in_a_storm() -> None:
     summary = await chaos(SEED, SECONDS)
     told = "\n".join(summary.lines())
     assert not summary.violations, told
-    assert summary.faults.total() >= 5, told
+    assert summary.faults.total() >= 3, told
     assert summary.questions > 0, told
     shutil.rmtree(summary.logs, ignore_errors=True)

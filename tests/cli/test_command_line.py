@@ -13,18 +13,12 @@ from typing import Final
 import pytest
 from typer.testing import CliRunner
 
+from tests import fast_start
 from towline.cli import app
 
 
 def towline(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "towline", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, **environment},
-        check=False,
-    )
+    return fast_start.towline(*arguments, environment=environment)
 
 
 def test_db_upgrade_and_current(bare_sql_url: str) -> None:
@@ -185,7 +179,10 @@ def test_what_nobody_foresaw_is_one_line_too(tmp_path: Path) -> None:
 
 def test_version_and_help() -> None:
     """`--version` and `--help` answer."""
-    assert towline("--version").stdout.strip() == "0.1.0"
+    done = subprocess.run(
+        [sys.executable, "-m", "towline", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "0.1.0"
     assert "db" in towline("--help").stdout
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,8 +15,9 @@ import asyncpg
 import httpx2
 import pytest
 
+from tests import fast_start
 from tests.app.control_plane import is_problem
-from tests.e2e.programs import ROOT, Program
+from tests.e2e.programs import Program
 from tests.forges.samples import SECRET
 from tests.http.front_door import Knock, ping, push, settings_for, until
 from tests.servers import free_port
@@ -36,15 +35,7 @@ def program(folder: Path, url: str, *arguments: str, **settings: str) -> Program
 
 def refused(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A start that must not succeed."""
-    return subprocess.run(
-        [sys.executable, "-m", "towline", "serve", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **settings},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    return fast_start.towline("serve", *arguments, folder=folder, environment=settings)
 
 
 def post(port: int, knock: Knock) -> httpx2.Response:

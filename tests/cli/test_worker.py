@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import httpx2
 
+from tests import fast_start
 from tests.app.control_plane import READ_ONLY, plane_on
 from tests.e2e.programs import Program
 from tests.servers import free_port
@@ -27,15 +26,8 @@ def worker(folder: Path, url: str, **settings: str) -> Program:
 
 def refused(folder: Path, url: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A start that must not succeed."""
-    return subprocess.run(
-        [sys.executable, "-m", "towline", "worker"],
-        cwd=folder,
-        env={**os.environ, "TOWLINE_DATABASE_URL": url, **settings},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    given = {"TOWLINE_DATABASE_URL": url, **settings}
+    return fast_start.towline("worker", folder=folder, environment=given)
 
 
 def answers(url: str, **headers: str) -> httpx2.Response:

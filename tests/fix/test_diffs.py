@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.fix.workshop import Tree, git
+from tests.sizes import size
 from towline.fix.diff import FileChange, Line, before, parse_diff
 from towline_once.errors import Rejected
 
@@ -135,7 +136,7 @@ CONTENT = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=size(10, 200), deadline=None)
 @given(old=CONTENT, new=CONTENT, context=st.sampled_from(["-U0", "-U3"]))
 def test_the_old_version_follows_from_the_new_one(old: bytes, new: bytes, context: str) -> None:
     """Diff and new file together give the old file, whatever is in them."""
@@ -156,7 +157,7 @@ def test_another_new_version_is_refused() -> None:
         before(only(SAMPLE), b"one\n3\nthree\n")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=size(60, 1_500), deadline=None)
 @given(noise=st.binary(max_size=200))
 @example(b"diff --git ")
 @example(b'diff --git "a/x" "b/x')
@@ -168,7 +169,7 @@ def test_any_bytes_give_a_result_or_a_refusal(noise: bytes) -> None:
             parse_diff(text)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=size(80, 2_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_damaged_diff_is_read_or_refused(data: st.DataObject) -> None:
     """Bytes put in, taken out or swapped within a real diff raise nothing else."""

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.forges.samples import NOW, SECRET, SIGNERS, Sample, indexed, listed
+from tests.sizes import size
 from tests.test_tidy import impurity, nodes
 from towline.events import CONCLUSIONS, EVENTS, Actor, CheckChanged, Event
 from towline.forges.delivery import Delivery, DeliveryRejected
@@ -164,7 +165,7 @@ def mutated(payload: Any, dice: random.Random, replacement: Any) -> Any:
     return payload
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=size(80, 1_250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(which=st.integers(0, 10**6), dice=st.randoms(use_true_random=False), data=st.data())
 def test_mutated_payloads(which: int, dice: random.Random, data: st.DataObject) -> None:
     """Real payloads in which nodes were deleted, or replaced by something of another type."""

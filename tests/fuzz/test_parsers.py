@@ -13,10 +13,11 @@ from tests.fuzz import answering, targets_redis
 from tests.fuzz.mutations import inputs
 from tests.fuzz.target import Target, run
 from tests.fuzz.targets import TARGETS
+from tests.sizes import size
 
 CASES: Final = Path(__file__).parent / "cases"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "fuzzing.md"
-EXAMPLES: Final = 60
+EXAMPLES: Final = size(25, 300)
 PUMP: Final = 20_000
 PUMPED: Final = (b" ", b"a", b"\n", b"[", b"/", b"0", b"a ", b"\t\n", b'"')
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
@@ -42,6 +43,7 @@ def test_what_is_sound_and_what_broke_it_once(target: Target) -> None:
         run(target, data)
 
 
+@pytest.mark.full_size
 @each_target
 def test_any_bytes(target: Target) -> None:
     """Bent seeds, strung words and plain bytes; the same ones each time, so that the gate is."""

@@ -17,16 +17,17 @@ from hypothesis import strategies as st
 
 from tests.forges.samples import SIGNERS
 from tests.http.front_door import FORM, SOURCES, FrontDoor, Knock, RawReply, front_door, ping, slack
+from tests.sizes import size
 
 numbers = itertools.count(1)
 SOON = 0.15
 """How long the server waits for bytes that do not come."""
 EASY = settings(
-    max_examples=150,
+    max_examples=size(30, 750),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-MORE = settings(EASY, max_examples=400)
+MORE = settings(EASY, max_examples=size(60, 2_000))
 
 NAMES = [
     *("content-type", "authorization", "idempotency-key", "x-towline-token", "host", "cookie"),

@@ -21,13 +21,14 @@ from tests.clocks import ManualClock
 from tests.forges.gitlab_place import TOKEN
 from tests.inbox.poll_world import GitLabScene, PollWorld, gitlab_scene
 from tests.inbox.recovery_world import Crash
+from tests.sizes import size
 from towline.forges.gitlab.client import GitLabApi
 from towline.forges.gitlab.polling import GitLabPolling
 from towline.inbox.poll import PollRules
 from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
-EXAMPLES, STEPS = 25, 40
+EXAMPLES, STEPS = size(8, 125), 40
 OVERLAP = 120
 files = itertools.count(1)
 
@@ -212,6 +213,7 @@ class Polling(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.full_size
 def test_nothing_is_lost_and_nothing_acts_twice(sql_url: str) -> None:
     """Over random lives of a server and a process, on each SQL store."""
     stage = Stage(sql_url)

@@ -19,11 +19,12 @@ from hypothesis.stateful import (
 
 from tests.clocks import ManualClock
 from tests.model.coordination_model import Model, Shown
+from tests.sizes import size
 from towline_once.backends import Backend, backend_for
 from towline_once.coordination.rate_limit import rate_of, verdict
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis")
-EXAMPLES, STEPS = 80, 50
+EXAMPLES, STEPS = size(16, 400), 50
 SECOND = 1_000_000
 ADDRESSES = ["here", "there"]
 TTLS = [3, 60]
@@ -250,6 +251,7 @@ def fleet(sqlite_url: str, postgres_url: str, redis_url: str) -> Iterator[Fleet]
 
 
 @pytest.mark.slow
+@pytest.mark.full_size
 def test_every_backend_agrees_with_the_model(fleet: Fleet) -> None:
     """Whatever is asked in whatever order, all four give the answers of plain dictionaries."""
     machine = type("Lockstep", (Lockstep,), {"fleet": fleet})

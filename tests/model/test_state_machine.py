@@ -22,12 +22,13 @@ from hypothesis.stateful import (
 
 from tests.clocks import ManualClock
 from tests.model.idempotency_model import Answer, Model, Place
+from tests.sizes import size
 from towline import Claim, Idempotency, InFlight
 from towline_once.db.statement import Statement
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis")
 PAYLOADS = ({"n": 1}, {"n": 2})
-EXAMPLES, STEPS = 150, 50
+EXAMPLES, STEPS = size(30, 750), 50
 CLEAR = Statement("clear", {"unused": "bigint"}, "DELETE FROM towline_records RETURNING 1")
 CLEAR_REDIS = """
 for _, key in ipairs(redis.call('KEYS', 'towline:idem:*')) do redis.call('DEL', key) end
@@ -210,6 +211,7 @@ def fleet(sqlite_url: str, postgres_url: str, redis_url: str) -> Iterator[Fleet]
 
 
 @pytest.mark.slow
+@pytest.mark.full_size
 def test_every_backend_agrees_with_the_model(fleet: Fleet) -> None:
     """Whatever is done in whatever order, all four give the answers of one plain dictionary."""
     machine = type("Lockstep", (Lockstep,), {"fleet": fleet})

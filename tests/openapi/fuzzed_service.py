@@ -69,20 +69,26 @@ def running(folder: Path) -> Iterator[str]:
         assert "Traceback" not in "".join(program.output), "".join(program.output)
 
 
-def fuzz(url: str, folder: Path, examples: int, seed: int | None = None) -> Figures:
-    """Run schemathesis with all its checks and ours; `examples` is for each operation."""
+def fuzz(
+    url: str, folder: Path, examples: int, *, limits: bool = True, seed: int | None = None
+) -> Figures:
+    """Run schemathesis with all its checks and ours; `examples` is for each operation.
+
+    `limits` adds its requests at the limits of each parameter, of which there are over a thousand.
+    """
     report = folder / "report.json"
     chosen = (
         ["--generation-deterministic"]
         if seed is None
         else ["--seed", str(seed), "--generation-database", "none"]
     )
+    phases = ["examples", *(["coverage"] if limits else []), "fuzzing", "stateful"]
     done = subprocess.run(
         [
             Path(sys.executable).with_name("schemathesis"), "run", f"{url}/openapi.json",
             "--checks", "all", "--max-examples", str(examples), "--continue-on-failure",
             "--no-color", "--warnings", "off", "--suppress-health-check", "all", "--workers", "1",
-            "--request-timeout", "30",
+            "--request-timeout", "30", "--phases", ",".join(phases),
             "--report", "json", "--report-json-path", report, *chosen,
         ],
         cwd=folder, capture_output=True, text=True, check=False,

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.sizes import FULL, size
 from towline_sim.proof.gate import try_all
 from towline_sim.proof.mutations import all_mutations, changed
 from towline_sim.proof.planted_bugs import all_planted, every_planted
@@ -36,7 +37,7 @@ SAMPLE = (
     "planned-before-taken-in",
     "dead-without-an-end",
 )
-"""At least one of each area whose scene is played here; `towline simulate --mutations` has all."""
+"""At least one of each area whose scene is played here; `make proof` has all."""
 
 
 def test_each_has_a_name_of_its_own_and_still_fits() -> None:
@@ -75,9 +76,12 @@ def test_what_was_found_in_the_breaker_stays_mended(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_sample_is_found() -> None:
-    """Each of these by some seed of its scene."""
-    assert set(SAMPLE) <= set(all_planted())
-    planted = [all_planted()[name] for name in SAMPLE]
-    caught = list(try_all(planted, SEEDS, os.cpu_count() or 1))
+@pytest.mark.full_size
+@pytest.mark.timeout(size(900, 7_200))
+def test_a_planted_bug_is_found() -> None:
+    """Each of the sample, or of all in full size, by some seed of its scene."""
+    planted = all_planted()
+    assert set(SAMPLE) <= set(planted)
+    tried = list(planted.values()) if FULL else [planted[name] for name in SAMPLE]
+    caught = list(try_all(tried, SEEDS, os.cpu_count() or 1))
     assert [one.name for one in caught if one.seed is None] == []

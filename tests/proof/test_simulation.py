@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import pytest
 
+from tests import fast_start
+from tests.sizes import FULL, size
 from towline_sim.proof.gate import seeds_of, try_all, try_without
 from towline_sim.proof.loop import SimLoop
 from towline_sim.proof.mutations import Edit, Mutation, StaleRow, all_mutations, apply, changed
@@ -16,13 +20,36 @@ from towline_sim.proof.run_seed import SCENES, Endless, bounded, play
 from towline_sim.proof.sweep import same_again, sweep
 
 CORES = os.cpu_count() or 1
-SEEDS = 1_000
+SEEDS = size(280, 1_000)
 SEEDS_PER_SAFEGUARD = 300
+EVERY: Final = size(5, 1)
+"""`make test` takes out one safeguard of so many, and all that are listed below."""
+RARE: Final = {
+    "swap-any-token": 224,
+    "same-token-on-takeover": 224,
+    "renewal-dies-silently": 666,
+    "release-of-any-token": 162,
+    "clients-clock": 141,
+    "ghost-lock": 883,
+    "slots-never-expire": 449,
+    "rate-forgets": 211,
+    "slot-over-release": 1513,
+    "effect-not-looked-for": 304,
+    "heartbeat-of-any-token": 2753,
+    "lost-reply-not-read-back": 192,
+    "inflight-without-limit": 144,
+    "push-without-lock": 230,
+    "own-pull-not-adopted": 237,
+    "refusal-forgotten-in-a-crash": 867,
+    "opening-not-written-down": 867,
+    "openings-of-others-not-seen": 867,
+}
+"""Few seeds miss these; where this one still does, the others need not be played."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_thousand_seeds() -> None:
+def test_many_seeds() -> None:
     """Every scene, every kind of fault, and nothing that must be true is ever false."""
     summary = sweep(0, SEEDS, CORES)
     assert summary.violations == {}
@@ -33,11 +60,22 @@ def test_a_thousand_seeds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_every_safeguard_is_missed_when_it_is_gone() -> None:
-    """Each is taken out in turn, and some seed of its scene notices."""
-    safeguards = list(all_mutations().values())
-    caught = list(try_all(safeguards, SEEDS_PER_SAFEGUARD, CORES))
+@pytest.mark.full_size
+@pytest.mark.timeout(size(900, 7_200))
+def test_a_safeguard_is_missed_when_it_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is taken out in turn, and some seed of its scene notices; all of them in full size."""
+    safeguards = all_mutations()
+    with ThreadPoolExecutor(CORES) as threads:
+        found = threads.map(lambda name: try_without(safeguards[name], [RARE[name]]), RARE)
+        missed = {one.name for one in found if one.seed is not None}
+    others = sorted(safeguards.keys() - RARE.keys())[::EVERY]
+    tried = [*others, *sorted(RARE.keys() - missed)]
+    caught = []
+    for one in try_all([safeguards[name] for name in tried], SEEDS_PER_SAFEGUARD, CORES):
+        caught.append(one)
+        if FULL:
+            with capsys.disabled():
+                sys.stdout.write(f"{len(caught)} of {len(tried)}: {one.name}, seed {one.seed}\n")
     assert [one.name for one in caught if one.seed is None] == []
     assert len(safeguards) >= 100
 
@@ -119,8 +157,7 @@ def test_a_row_that_comes_too_late_is_told() -> None:
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "towline", "simulate", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return fast_start.towline("simulate", *words)
 
 
 def test_one_seed_from_the_command_line() -> None:

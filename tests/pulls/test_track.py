@@ -27,6 +27,7 @@ from tests.pulls.pull_words import (
     snapshot,
     suite,
 )
+from tests.sizes import size
 from towline.events import Commented, Event, Pinged
 from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
@@ -243,7 +244,7 @@ def _about(event: Event, number: int) -> Event:
 
 # A merge ends every life, so it is left out: the question is where the order leads.
 @settings(
-    max_examples=60,
+    max_examples=size(20, 300),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -17,6 +17,8 @@ import httpx2
 import pytest
 from github import Auth, Github
 
+from tests import fast_start
+
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60
 LISTENS = re.compile(r"GitHub simulator listens on (http://\S+) with demo/app")
@@ -57,14 +59,7 @@ def running(*arguments: str) -> Iterator[Running]:
 
 
 def refused(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    return fast_start.towline("sim", "serve", *arguments)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.clocks import ManualClock
 from tests.http.asgi_client import Reply, call
+from tests.sizes import size
 from tests.submit.submitting import Mesh as Process
 from tests.submit.test_mesh import Doorman
 from towline.submit.http import Mesh
@@ -82,7 +83,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=size(60, 2_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(method=st.sampled_from(["POST", "GET", "PUT"]), path=paths, body=bodies)
 def test_any_bytes(site: Site, method: str, path: str, body: bytes) -> None:
@@ -97,7 +100,9 @@ def test_any_bytes(site: Site, method: str, path: str, body: bytes) -> None:
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=size(30, 500),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(params=st.dictionaries(st.text(), values), key=st.text(min_size=1, max_size=255))
 def test_any_work_goes_through_unchanged(site: Site, params: Any, key: str) -> None:
