@@ -20,10 +20,14 @@ from tests.clocks import ManualClock
 from tests.servers import (
     PostgresServer,
     RedisServer,
+    ServerFailed,
+    at_database,
     create_database,
     drop_database,
+    empty_database,
     migrate,
     redis_command,
+    shape_of,
 )
 from tests.sizes import load_hypothesis_profile
 from towline.jobs.store import JobStore
@@ -86,23 +90,61 @@ def _postgres_admin_url(request: pytest.FixtureRequest) -> str:
     return server.start().url
 
 
+class _Migrated:
+    """A database with our tables for each test in turn, emptied in between.
+
+    To empty one is quicker than to copy one, and that is quicker than the migrations. One whose
+    tables a test has changed is dropped.
+    """
+
+    def __init__(self) -> None:
+        self._original = self._shape = ""
+        self._free: list[str] = []
+
+    def take(self, admin_url: str) -> str:
+        if not self._original:
+            self._original = _new_name()
+            url = create_database(admin_url, self._original)
+            migrate(url)
+            self._shape = shape_of(url)
+        if self._free:
+            return self._free.pop()
+        name = _new_name()
+        create_database(admin_url, name, self._original)
+        return name
+
+    def give_back(self, admin_url: str, name: str) -> None:
+        url = at_database(admin_url, name)
+        try:
+            empty_database(url)
+            unchanged = shape_of(url) == self._shape
+        except ServerFailed:
+            unchanged = False
+        if unchanged:
+            self._free.append(name)
+        else:
+            drop_database(admin_url, name)
+
+    def close(self, admin_url: str) -> None:
+        for name in filter(None, [self._original, *self._free]):
+            drop_database(admin_url, name)
+
+
 @pytest.fixture(scope="session")
-def _migrated() -> Iterator[list[str]]:
-    """The name of a database to copy, once there is one: a copy is quicker than the migrations."""
-    names: list[str] = []
-    yield names
-    if POSTGRES_OVERRIDE and names:
-        drop_database(POSTGRES_OVERRIDE, names[0])
+def _migrated() -> Iterator[_Migrated]:
+    """Those of this run."""
+    databases = _Migrated()
+    yield databases
+    if POSTGRES_OVERRIDE:
+        databases.close(POSTGRES_OVERRIDE)
 
 
 @pytest.fixture
-def postgres_url(_postgres_admin_url: str, _migrated: list[str]) -> Iterator[str]:
-    """The URL of a new database that has our tables, and nothing in them."""
-    if not _migrated:
-        name = _new_name()
-        migrate(create_database(_postgres_admin_url, name))
-        _migrated.append(name)
-    yield from _database(_postgres_admin_url, like=_migrated[0])
+def postgres_url(_postgres_admin_url: str, _migrated: _Migrated) -> Iterator[str]:
+    """The URL of a database that has our tables, and nothing in them."""
+    name = _migrated.take(_postgres_admin_url)
+    yield at_database(_postgres_admin_url, name)
+    _migrated.give_back(_postgres_admin_url, name)
 
 
 @pytest.fixture
@@ -111,9 +153,9 @@ def bare_postgres_url(_postgres_admin_url: str) -> Iterator[str]:
     yield from _database(_postgres_admin_url)
 
 
-def _database(admin_url: str, like: str | None = None) -> Iterator[str]:
+def _database(admin_url: str) -> Iterator[str]:
     name = _new_name()
-    yield create_database(admin_url, name, like)
+    yield create_database(admin_url, name)
     drop_database(admin_url, name)
 
 

@@ -388,6 +388,54 @@ def drop_database(admin_url: str, name: str) -> None:
     psql(admin_url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
+_SHAPE = """
+SELECT md5(coalesce(string_agg(line, '|' ORDER BY line), '')) FROM (
+  SELECT concat_ws(' ', c.oid::regclass, c.relkind, c.relpersistence, c.reloptions, a.attname,
+                   a.atttypid::regtype, a.attnotnull, pg_get_expr(d.adbin, d.adrelid)) AS line
+  FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
+  LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+  WHERE c.oid >= 16384 AND c.relnamespace <> 'pg_toast'::regnamespace
+  UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indexrelid >= 16384
+  UNION ALL SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE oid >= 16384
+  UNION ALL SELECT pg_get_functiondef(oid) FROM pg_proc WHERE oid >= 16384 AND prokind = 'f'
+  UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE oid >= 16384 AND NOT tgisinternal
+  UNION ALL SELECT nspname FROM pg_namespace WHERE oid >= 16384
+  UNION ALL SELECT array_to_string(setconfig, ' ') FROM pg_db_role_setting
+  UNION ALL SELECT (SELECT string_agg(r::text, ',' ORDER BY r::text) FROM towline_revisions r)
+) AS everything
+"""
+_EMPTY = """
+DO $$
+DECLARE
+  one regclass;
+  filled text := '';
+  found boolean;
+BEGIN
+  PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+  FOR one IN SELECT oid FROM pg_class WHERE oid >= 16384 AND relkind = 'r'
+      AND relnamespace = 'public'::regnamespace AND relname <> 'towline_revisions' LOOP
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s)', one) INTO found;
+    IF found THEN filled := concat_ws(', ', nullif(filled, ''), one::text); END IF;
+  END LOOP;
+  IF filled <> '' THEN EXECUTE 'TRUNCATE ' || filled || ' CASCADE'; END IF;
+  PERFORM setval(s.oid, q.start_value, false) FROM pg_class s
+    JOIN pg_sequences q ON q.sequencename = s.relname AND q.schemaname = 'public'
+    WHERE s.relkind = 'S' AND s.oid >= 16384 AND q.last_value IS NOT NULL;
+END $$
+"""
+
+
+def shape_of(url: str) -> str:
+    """A digest of all that a database has beside its rows: tables, indexes, functions, settings."""
+    return psql(url, _SHAPE)
+
+
+def empty_database(url: str) -> None:
+    """End what is connected to it, and delete all rows; sequences begin anew."""
+    psql(url, _EMPTY)
+
+
 def usable_by_others(program: Path) -> bool:
     folders_open = all(folder.stat().st_mode & 0o001 for folder in program.resolve().parents)
     return folders_open and program.stat().st_mode & 0o005 == 0o005
