@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test proof floors chaos fuzz schemathesis check bench docs format lock clean
+.PHONY: help demo serve test proof floors chaos fuzz schemathesis check bench docs format lock clean walk
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ check: $(VENV)/.dev ## ruff, strict mypy, the import contracts and the OpenAPI
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.openapi_lint
+
+walk: $(VENV)/.dev ## five ways through the running program, room by room; WALK_ARGS=comment
+	$(BIN)/python -m scripts.walk $(WALK_ARGS)
 
 bench: $(VENV)/.bench ## measure beside raw drivers and peers; writes docs/benchmarks/
 	$(BIN)/python -m bench $(BENCH_ARGS)
