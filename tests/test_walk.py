@@ -9,9 +9,7 @@ import pytest
 from scripts.walk import WAYS, walk
 from towline.sandbox.choice import Choice
 
-_WIRING = (
-    "the wiring gives rooms small functions of its own to call, where it could give them a part"
-)
+_WIRING = "the wiring gives rooms small functions to call, where it could give them a part"
 _START = "a start of a fix is planned with the delivery, and made once its events are applied"
 _STORED = "GitHub gets its answer once the delivery is stored; a worker reads it back afterwards"
 _QUEUED = "a command is queued when it is read, and a worker carries it out afterwards"
