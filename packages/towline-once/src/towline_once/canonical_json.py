@@ -49,7 +49,17 @@ def canonical(value: object) -> bytes:
 
 
 def payload_hash(value: object) -> str:
-    """SHA-256, in hexadecimal, of the RFC 8785 form of `value`."""
+    """Return the SHA-256, in hexadecimal, of the RFC 8785 form of `value`.
+
+    Raises: `Rejected` for NaN, infinities, integers beyond 2^53-1, and what is not JSON.
+
+    Guarantees: values that are equal as JSON have one hash, whatever the order of their members.
+
+    ```python
+    one, other = {"a": 1, "b": 2}, {"b": 2, "a": 1}
+    assert towline_once.payload_hash(one) == towline_once.payload_hash(other)
+    ```
+    """
     return hashlib.sha256(canonical(value)).hexdigest()
 
 

@@ -86,8 +86,23 @@ def classify_failure(
 ) -> Failure:
     """Read a failure as transient, where another run may pass, or persistent.
 
-    `patterns` are asked before all built-in rules, in their order and without regard to case.
-    Their regexes are the caller's: one that backtracks without bound makes this function slow.
+    Parameters:
+        text: the log of the failed check, or its end.
+        conclusion: the conclusion that the CI gave, for example `timed_out`.
+        check: the name of the check.
+        patterns: rules of your own, asked before the built-in ones, in their order and without
+            regard to case. A regex that backtracks without bound makes this function slow.
+
+    Returns: a `Failure` with `kind`, the `pattern` that decided, and the line that shows it.
+
+    Raises: `Rejected` for an argument that is no text.
+
+    Guarantees: pure and deterministic. What no rule explains is persistent.
+
+    ```python
+    failure = towline_once.classify_failure("curl: (28) Connection timed out after 30000 ms")
+    assert failure.kind == "transient"
+    ```
     """
     _require_text(text=text, conclusion=conclusion, check=check)
     log = _readable(text)

@@ -92,7 +92,11 @@ class _Handle:
     _close: Callable[[], Awaitable[None]]
 
     async def aclose(self) -> None:
-        """Finish what goes on in the background, and let go of the store."""
+        """Finish the work that goes on in the background, and close the store.
+
+        Leaving `async with` does the same. A second call does nothing; any other call raises
+        `Closed`.
+        """
         if self._guard.closed:
             return
         self._guard.check(type(self).__name__)
@@ -143,6 +147,39 @@ class Idempotency(_Handle, IdempotencyService):
         clock: Clock | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Opening[Self]:
+        """Open the idempotency records at `url`.
+
+        Await it, or enter it with `async with`. Either connects at once, and makes the library's
+        tables where they are missing.
+
+        Parameters:
+            url: `memory://`, `sqlite:///FILE`, `postgresql://…` or `redis://…`.
+            completed_ttl: seconds for which a result is kept and replayed.
+            failed_ttl: seconds for which a failure counts against `max_attempts`.
+            lock_ttl: seconds after which another caller may take over from a holder that died.
+            max_attempts: runs of a key that keeps failing; then its last error is replayed.
+            max_cached_bytes: the largest result that is kept; a larger one leaves a `Tombstone`.
+            max_items: records in the store; beyond that the oldest finished ones are removed.
+            sources: names of webhook senders; `completed_ttl` must outlast their redeliveries.
+            audit: receives the audit events; by default a line of JSON in the log `towline.audit`.
+            digest_key: keeps payload hashes as HMACs under this key, for payloads that can be
+                guessed.
+            clock: a clock for tests.
+            timeout: seconds within which each call to the store ends.
+
+        Raises:
+            Rejected: a value is out of range, or the address is wrong.
+            MissingExtra: the store needs a package that is not installed.
+            Unavailable: the store does not answer.
+
+        Guarantees: all handles on one URL share one set of records, also across processes. Handles
+        on `memory://` share nothing. An expired record counts as absent, deleted or not.
+
+        ```python
+        async with towline_once.Idempotency.open("sqlite:///towline.db") as idem:
+            assert (await idem.stats())["store_size"] == 0
+        ```
+        """
         policy = Policy(
             microseconds("completed_ttl", completed_ttl),
             microseconds("failed_ttl", failed_ttl),
@@ -171,6 +208,29 @@ class Locks(_Handle, LockService):
     def open(
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
+        """Open the locks at `url`.
+
+        Await it, or enter it with `async with`. Either connects at once.
+
+        Parameters:
+            url: `memory://`, `sqlite:///FILE`, `postgresql://…` or `redis://…`.
+            clock: a clock for tests.
+            timeout: seconds within which each call to the store ends.
+
+        Raises:
+            Rejected: the address is wrong.
+            MissingExtra: the store needs a package that is not installed.
+            Unavailable: the store does not answer.
+
+        Guarantees: all handles on one URL share their locks, also across processes. Handles on
+        `memory://` share nothing.
+
+        ```python
+        async with towline_once.Locks.open("sqlite:///towline.db") as locks:
+            async with locks.acquire("deploy", ttl_seconds=60) as lease:
+                assert lease.token > 0
+        ```
+        """
         backend = _backend(url, clock, timeout)
         return Opening(cls, lambda: cls(backend), backend)
 
@@ -186,6 +246,28 @@ class Dedup(_Handle, DedupService):
     def open(
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
+        """Open the dedup marks at `url`.
+
+        Await it, or enter it with `async with`. Either connects at once.
+
+        Parameters:
+            url: `memory://`, `sqlite:///FILE`, `postgresql://…` or `redis://…`.
+            clock: a clock for tests.
+            timeout: seconds within which each call to the store ends.
+
+        Raises:
+            Rejected: the address is wrong.
+            MissingExtra: the store needs a package that is not installed.
+            Unavailable: the store does not answer.
+
+        Guarantees: all handles on one URL share their marks, also across processes. Handles on
+        `memory://` share nothing.
+
+        ```python
+        async with towline_once.Dedup.open("sqlite:///towline.db") as dedup:
+            assert not await dedup.is_seen("mail-17")
+        ```
+        """
         backend = _backend(url, clock, timeout)
         return Opening(cls, lambda: cls(backend), backend)
 
@@ -201,6 +283,28 @@ class RateLimit(_Handle, RateLimitService):
     def open(
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
+        """Open the rate limits at `url`.
+
+        Await it, or enter it with `async with`. Either connects at once.
+
+        Parameters:
+            url: `memory://`, `sqlite:///FILE`, `postgresql://…` or `redis://…`.
+            clock: a clock for tests.
+            timeout: seconds within which each call to the store ends.
+
+        Raises:
+            Rejected: the address is wrong.
+            MissingExtra: the store needs a package that is not installed.
+            Unavailable: the store does not answer.
+
+        Guarantees: all handles on one URL share their limits, also across processes. Handles on
+        `memory://` share nothing.
+
+        ```python
+        async with towline_once.RateLimit.open("sqlite:///towline.db") as limits:
+            assert (await limits.hit("user-7", limit=10, per_seconds=60)).allowed
+        ```
+        """
         backend = _backend(url, clock, timeout)
         return Opening(cls, lambda: cls(backend), backend)
 
@@ -216,6 +320,29 @@ class Slots(_Handle, SlotService):
     def open(
         cls, url: str | Redis, *, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> Opening[Self]:
+        """Open the slots at `url`.
+
+        Await it, or enter it with `async with`. Either connects at once.
+
+        Parameters:
+            url: `memory://`, `sqlite:///FILE`, `postgresql://…` or `redis://…`.
+            clock: a clock for tests.
+            timeout: seconds within which each call to the store ends.
+
+        Raises:
+            Rejected: the address is wrong.
+            MissingExtra: the store needs a package that is not installed.
+            Unavailable: the store does not answer.
+
+        Guarantees: all handles on one URL share their slots, also across processes. Handles on
+        `memory://` share nothing.
+
+        ```python
+        async with towline_once.Slots.open("sqlite:///towline.db") as slots:
+            async with slots.hold("gpu", limit=2):
+                pass
+        ```
+        """
         backend = _backend(url, clock, timeout)
         return Opening(cls, lambda: cls(backend), backend)
 
@@ -246,6 +373,37 @@ class Breaker(_Handle, BreakerService):
         clock: Clock | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Opening[Self]:
+        """Open the circuit breaker called `name` at `url`.
+
+        Await it, or enter it with `async with`. Either connects at once.
+
+        Parameters:
+            url: `memory://`, `sqlite:///FILE`, `postgresql://…` or `redis://…`.
+            name: all handles with this name and URL share one breaker.
+            window: seconds for which an outcome counts.
+            threshold: the share of failures in the window that opens the breaker.
+            minimum: outcomes in the window below which it never opens.
+            cooldown: seconds for which it stays open before it lets one probe through.
+            probe_ttl: seconds after which a probe that never reported is replaced by another.
+            audit: receives the audit events.
+            clock: a clock for tests.
+            timeout: seconds within which each call to the store ends.
+
+        Raises:
+            Rejected: a value is out of range, or the address is wrong.
+            MissingExtra: the store needs a package that is not installed.
+            Unavailable: the store does not answer.
+
+        Guarantees: half open, one probe at a time runs among all processes.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank", minimum=1) as breaker:
+            permit = await breaker.admit()
+            await permit.failed()
+            assert breaker.state == "open"
+            assert await breaker.admit() is None
+        ```
+        """
         name_of(name, "a breaker's name")
         limits = Limits(
             microseconds("window", window),
@@ -277,7 +435,23 @@ def create_lock(
     azure_client_id: str | None = None,
     url: str | None = None,
 ) -> Locks:
-    """A lock for `memory`, `redis` or `sql` (by `url`); it connects at its first use."""
+    """Make a `Locks` handle from separate settings; it connects at its first use.
+
+    Parameters:
+        backend: `"memory"`, `"redis"` or `"sql"`.
+        redis_url: the address, for `"redis"`.
+        redis_host, redis_port, azure_client_id: for `"redis"` with Microsoft Entra ID.
+        url: the address, for `"sql"`.
+
+    Raises: `Rejected` unless the settings fit the backend.
+
+    ```python
+    locks = towline_once.create_lock("memory")
+    async with locks.acquire("deploy"):
+        pass
+    await locks.aclose()
+    ```
+    """
     return Locks(_backend_named(backend, redis_url, redis_host, redis_port, azure_client_id, url))
 
 
@@ -290,7 +464,22 @@ def create_dedup(
     azure_client_id: str | None = None,
     url: str | None = None,
 ) -> Dedup:
-    """A dedup store for `memory`, `redis` or `sql` (by `url`); it connects at its first use."""
+    """Make a `Dedup` handle from separate settings; it connects at its first use.
+
+    Parameters:
+        backend: `"memory"`, `"redis"` or `"sql"`.
+        redis_url: the address, for `"redis"`.
+        redis_host, redis_port, azure_client_id: for `"redis"` with Microsoft Entra ID.
+        url: the address, for `"sql"`.
+
+    Raises: `Rejected` unless the settings fit the backend.
+
+    ```python
+    dedup = towline_once.create_dedup("memory")
+    assert await dedup.first_time("mail-17")
+    await dedup.aclose()
+    ```
+    """
     return Dedup(_backend_named(backend, redis_url, redis_host, redis_port, azure_client_id, url))
 
 

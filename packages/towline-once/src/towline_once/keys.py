@@ -214,7 +214,18 @@ SCHEMES: Final[Mapping[str, type[Key]]] = {
 
 
 def parse(text: str) -> Key:
-    """Read a key's text: the key whose `str` is exactly `text`, or `Rejected`."""
+    """Return the key whose `str` is exactly `text`.
+
+    Raises: `Rejected` for any other text.
+
+    Guarantees: `parse(str(key)) == key` for every key.
+
+    ```python
+    key = towline_once.keys.GitHub(delivery_id="550e8400", hook_id="9")
+    assert str(key) == "github:9:550e8400"
+    assert towline_once.keys.parse("github:9:550e8400") == key
+    ```
+    """
     if not isinstance(text, str):
         raise Rejected(f"a key's text must be str, not {type(text).__name__}")
     source, colon, rest = text.partition(":")
@@ -301,7 +312,19 @@ REDELIVERY_SECONDS = {
 
 
 def check_horizons(sources: Collection[str], seconds: float, name: str = "completed_ttl") -> None:
-    """Refuse a time to live that ends before a sender's last redelivery."""
+    """Refuse a time to live that ends before a sender's last redelivery.
+
+    Parameters:
+        sources: names of senders, such as `github`.
+        seconds: the time to live.
+        name: what the message calls it.
+
+    Raises: `Rejected` for a time that is too short, and for a sender that is not known.
+
+    ```python
+    towline_once.keys.check_horizons(["github"], 3 * 86_400)
+    ```
+    """
     for source in sources:
         if source not in SCHEMES:
             raise Rejected(f"unknown source {source!r}; known are {', '.join(sorted(SCHEMES))}")

@@ -163,7 +163,15 @@ class Report(NamedTuple):
 
 
 class Permit:
-    """Leave to make one call; say how it went. Said twice, only the first counts."""
+    """Gives leave to make one call. Report the outcome once; a second report does nothing.
+
+    ```python
+    async with towline_once.Breaker.open("memory://", "bank") as breaker:
+        permit = await breaker.admit()
+        assert not permit.is_probe
+        await permit.ignored()
+    ```
+    """
 
     def __init__(self, breaker: BreakerService, epoch: int, probe: str) -> None:
         self._breaker = breaker
@@ -176,13 +184,39 @@ class Permit:
         return bool(self._probe)
 
     async def succeeded(self) -> None:
+        """Report that the call succeeded. A probe that succeeds closes the breaker.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank") as breaker:
+            await (await breaker.admit()).succeeded()
+        ```
+        """
         await self._say(True)
 
     async def failed(self) -> None:
+        """Report that the call failed. A probe that fails opens the breaker again.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank") as breaker:
+            await (await breaker.admit()).failed()
+        ```
+        """
         await self._say(False)
 
     async def ignored(self) -> None:
-        """The call said nothing about the other side's health; a probe is given back."""
+        """Report that the call showed nothing of the other side's health; a probe is given back.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank") as breaker:
+            await (await breaker.admit()).ignored()
+        ```
+        """
         self._breaker._guard.check("Breaker")
         if not self._spoken and self._probe:
             await self._breaker._give_back(self._probe)
@@ -196,6 +230,8 @@ class Permit:
 
 
 class BreakerService:
+    """Stops calls to what keeps failing, and tries again with care. See `Breaker.open`."""
+
     def __init__(
         self,
         documents: DocumentStore,
@@ -226,11 +262,29 @@ class BreakerService:
         return state_of(self._known, self._known_us + elapsed, self._limits)
 
     async def refresh(self) -> State:
+        """Read the breaker from the store, and return its state.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank") as breaker:
+            assert await breaker.refresh() == "closed"
+        ```
+        """
         self._guard.check("Breaker")
         await self._read()
         return self.state
 
     async def report(self) -> Report:
+        """Return the breaker as it stands: its state, and the outcomes that led to it.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank") as breaker:
+            assert (await breaker.report()).trips == 0
+        ```
+        """
         self._guard.check("Breaker")
         circuit, now, _, _ = await self._read()
         good, bad = counts(circuit, now, self._limits)
@@ -239,7 +293,20 @@ class BreakerService:
         return Report(self.name, state, *opened, good, bad)
 
     async def admit(self) -> Permit | None:
-        """A permit, or None while the breaker is open or somebody else is probing."""
+        """Ask for leave to make one call.
+
+        Returns: a `Permit`; None while the breaker is open, or half open with a probe under way.
+        Report the outcome to the permit.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank") as breaker:
+            permit = await breaker.admit()
+            assert permit is not None
+            await permit.succeeded()
+        ```
+        """
         self._guard.check("Breaker")
         holder = self._new_id()
         for _ in range(_CONTENTION_ROUNDS):
@@ -263,7 +330,22 @@ class BreakerService:
         return None if is_over else Permit(self, circuit.epoch, circuit.probe)
 
     async def reset(self, by: str) -> None:
-        """Close the breaker by hand."""
+        """Close the breaker by hand.
+
+        Parameters:
+            by: the person or program that closes it, for the audit log.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        Guarantees: outcomes of calls that were admitted before do not count any more.
+
+        ```python
+        async with towline_once.Breaker.open("memory://", "bank", minimum=1) as breaker:
+            await (await breaker.admit()).failed()
+            await breaker.reset(by="ops")
+            assert breaker.state == "closed"
+        ```
+        """
         self._guard.check("Breaker")
         await self._change(lambda circuit, now: closed(circuit))
         self._audit("BREAKER_RESET", name=self.name, by=by)

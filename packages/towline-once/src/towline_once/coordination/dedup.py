@@ -12,22 +12,60 @@ _SWEEP_BATCH = 1_250
 
 
 class DedupService:
+    """Remembers keys for a while. `Dedup.open` gives one."""
+
     def __init__(self, seen: SeenStore, guard: LoopGuard | None = None) -> None:
         self._guard = guard or LoopGuard()
         self._seen = seen
         self._marks = 0
 
     async def is_seen(self, key: str) -> bool:
+        """Return whether the key is marked, and change nothing.
+
+        Raises: `Rejected` for a key that is no text, `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Dedup.open("memory://") as dedup:
+            await dedup.mark_seen("mail-17")
+            assert await dedup.is_seen("mail-17")
+        ```
+        """
         self._guard.check("Dedup")
         return await self._seen.is_seen(name_of(key, "a dedup key"))
 
     async def mark_seen(self, key: str, ttl_seconds: float = 3600) -> None:
+        """Mark the key for `ttl_seconds` from now.
+
+        Raises: `Rejected` for an argument out of range, `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Dedup.open("memory://") as dedup:
+            await dedup.mark_seen("mail-17", ttl_seconds=60)
+        ```
+        """
         self._guard.check("Dedup")
         await self._seen.mark(name_of(key, "a dedup key"), microseconds("ttl_seconds", ttl_seconds))
         await self._tidy()
 
     async def first_time(self, key: str, ttl_seconds: float = 3600) -> bool:
-        """Mark the key; True for exactly one of all callers until the mark ends."""
+        """Mark the key, and return whether it had no mark.
+
+        Parameters:
+            key: names what is to happen once.
+            ttl_seconds: how long the mark lasts.
+
+        Raises: `Rejected` for an argument out of range, `Unavailable` if the store does not answer.
+        The mark may then be there: ask `is_seen`, or use `Idempotency` where the difference
+        matters.
+
+        Guarantees: True for exactly one of all callers until the mark ends.
+
+        ```python
+        async with towline_once.Dedup.open("memory://") as dedup:
+            assert await dedup.first_time("mail-17")
+            assert not await dedup.first_time("mail-17")
+        ```
+        """
         self._guard.check("Dedup")
         first = await self._seen.first_time(
             name_of(key, "a dedup key"), microseconds("ttl_seconds", ttl_seconds)

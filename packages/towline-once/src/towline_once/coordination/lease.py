@@ -41,6 +41,15 @@ class _Lost(asyncio.Event):
 
 
 class Lease:
+    """Proves that something is held. `token` grows with each holder; `lost` is set when it is lost.
+
+    ```python
+    async with towline_once.Locks.open("memory://") as locks:
+        async with locks.acquire("deploy") as lease:
+            assert not lease.lost.is_set()
+    ```
+    """
+
     def __init__(
         self,
         name: str,
@@ -66,7 +75,17 @@ class Lease:
         self._cancelling = 0
 
     def check(self) -> None:
-        """Raise `LeaseLost` unless the lease can still be trusted."""
+        """Raise `LeaseLost` unless the lease can still be trusted.
+
+        Call it before each effect that only the holder may have. It asks no store, and may be
+        called from a thread that works for the holder.
+
+        ```python
+        async with towline_once.Locks.open("memory://") as locks:
+            async with locks.acquire("deploy") as lease:
+                lease.check()
+        ```
+        """
         self._guard.check_process("Lease")
         if self.lost.is_set() or self._remaining() <= 0:
             if asyncio._get_running_loop() is self._loop:

@@ -36,6 +36,8 @@ _SWEEP_BATCH = 2_500
 
 
 class LockService:
+    """Grants exclusive leases by key, in the order in which callers asked. `Locks.open` gives one."""
+
     def __init__(
         self,
         leases: LeaseStore,
@@ -59,7 +61,32 @@ class LockService:
     async def acquire(
         self, key: str, ttl_seconds: float = 300, wait_seconds: float = 30
     ) -> AsyncIterator[Lease]:
-        """Hold the lock on `key` for the body; `LockTimeout` if it is not granted in time."""
+        """Hold the lock on `key` while the body runs.
+
+        Parameters:
+            key: names the lock.
+            ttl_seconds: how long the lock outlives a holder that died. It is renewed at half of
+                this.
+            wait_seconds: how long to wait for the lock; 0 asks once.
+
+        Yields: a `Lease`. Its `token` is greater than that of every holder of this key before it.
+
+        Raises:
+            Rejected: an argument is out of range.
+            LockTimeout: the lock was not granted in time.
+            LeaseLost: the lock was lost; the body is cancelled.
+            Unavailable: the store does not answer.
+
+        Guarantees: one holder at a time, as long as clocks run at the same speed within a tenth. A
+        holder that was paused is stopped by its token: pass it to what you write to, and refuse
+        smaller ones.
+
+        ```python
+        async with towline_once.Locks.open("memory://") as locks:
+            async with locks.acquire("deploy", ttl_seconds=60, wait_seconds=5) as lease:
+                lease.check()
+        ```
+        """
         self._guard.check("Locks")
         name = name_of(key, "a lock's key")
         ttl_us = microseconds("ttl_seconds", ttl_seconds)

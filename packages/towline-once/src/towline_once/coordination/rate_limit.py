@@ -117,13 +117,36 @@ _SWEEP_BATCH = 1_250
 
 
 class RateLimitService:
+    """Allows so many hits per period, by key. `RateLimit.open` gives one."""
+
     def __init__(self, rates: RateStore, guard: LoopGuard | None = None) -> None:
         self._guard = guard or LoopGuard()
         self._rates = rates
         self._hits = 0
 
     async def hit(self, key: str, limit: int, per_seconds: float) -> Verdict:
-        """Count one hit if it fits: `limit` at once, then evenly over `per_seconds`."""
+        """Count one hit if it fits.
+
+        Parameters:
+            key: names what is limited.
+            limit: hits that may come at once, and in each period.
+            per_seconds: the period.
+
+        Returns: a `Verdict`: `allowed`; `retry_after`, seconds until the next hit fits;
+        `remaining`.
+
+        Raises: `Rejected` for an argument out of range, `Unavailable` if the store does not answer.
+
+        Guarantees: the clock of the store counts, so that processes on several machines agree. A
+        refused hit does not count.
+
+        ```python
+        async with towline_once.RateLimit.open("memory://") as limits:
+            assert (await limits.hit("user-7", limit=1, per_seconds=60)).allowed
+            refused = await limits.hit("user-7", limit=1, per_seconds=60)
+            assert not refused.allowed and 59 < refused.retry_after <= 60
+        ```
+        """
         self._guard.check("RateLimit")
         name = name_of(key, "a rate limit's key")
         rate = rate_of(at_least_one("limit", limit), microseconds("per_seconds", per_seconds))

@@ -23,6 +23,8 @@ _LOOK_AGAIN_SECONDS = 0.25
 
 
 class SlotService:
+    """Admits at most so many holders at a time, by key. `Slots.open` gives one."""
+
     def __init__(
         self, slots: SlotStore, mailbox: Mailbox, clock: Clock, guard: LoopGuard | None = None
     ) -> None:
@@ -38,7 +40,35 @@ class SlotService:
     async def hold(
         self, key: str, limit: int, ttl_seconds: float = 1200, wait_seconds: float = 0
     ) -> AsyncIterator[Lease]:
-        """Hold one of `limit` slots for the body; `NoSlot` if none comes free in time."""
+        """Hold one of `limit` slots while the body runs.
+
+        Parameters:
+            key: names the slots.
+            limit: how many holders there may be.
+            ttl_seconds: how long a slot outlives a holder that died. It is renewed at half of this.
+            wait_seconds: how long to wait for a free slot; 0 asks once.
+
+        Yields: a `Lease`.
+
+        Raises:
+            Rejected: an argument is out of range.
+            NoSlot: no slot came free in time.
+            LeaseLost: the slot was lost; the body is cancelled.
+            Unavailable: the store does not answer.
+
+        Guarantees: at most `limit` holders among all processes. Waiters are served in no fixed
+        order.
+
+        ```python
+        async with towline_once.Slots.open("memory://") as slots:
+            async with slots.hold("gpu", limit=1):
+                try:
+                    async with slots.hold("gpu", limit=1):
+                        raise AssertionError("two holders")
+                except towline_once.NoSlot:
+                    pass
+        ```
+        """
         self._guard.check("Slots")
         name = name_of(key, "a slot's key")
         at_least_one("limit", limit)

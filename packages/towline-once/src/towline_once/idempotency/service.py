@@ -57,6 +57,12 @@ _HANDLE = "Idempotency"
 
 
 class IdempotencyService:
+    """Acts on each key once. `Idempotency.open` gives one.
+
+    A key is a `towline_once.keys` value or its text. A tenant separates the keys of one customer
+    from those of another. A method that returns False has written nothing, as the claim is stale.
+    """
+
     def __init__(
         self,
         records: RecordStore,
@@ -95,9 +101,35 @@ class IdempotencyService:
         on_crash: OnCrash = "retry",
         wait: float | None = None,
     ) -> Claim:
-        """Claim a key, or learn why it cannot be claimed.
+        """Claim a key, or return why it cannot be claimed.
 
-        With `wait`, a key that another holder works on is waited for so many seconds.
+        Parameters:
+            key: names what is to be done, for example `keys.GitHub(delivery_id=…)`.
+            tenant: whose key it is.
+            payload: JSON-like data or bytes; a key means one payload only.
+            on_crash: what happens if this claim's holder dies: `"retry"` lets the next caller take
+                over, `"park"` waits for `redeliver`, `"fail"` replays a failure.
+            wait: seconds to wait for the result of another holder.
+
+        Returns: a `Claim` whose `status` is `"new"` (act, then call `complete` or `fail`),
+        `"duplicate"`, `"processing"` or `"collision"`.
+
+        Raises:
+            Rejected: the key, the tenant or the payload cannot be used.
+            StoreFull: `max_items` is reached and no record may be evicted.
+            Unavailable: the store does not answer. A claim that was granted anyway is given back.
+
+        Guarantees: of any number of callers at once, one has a `"new"` claim. Its `token` is
+        greater than that of every claim of this key before it.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {"order": 17})
+            assert claim.status == "new"
+            assert await idem.complete(claim, {"paid": True})
+            again = await idem.check_and_set("api:shop:17", "acme", {"order": 17})
+            assert (again.status, again.response) == ("duplicate", {"paid": True})
+        ```
         """
         self._guard.check(_HANDLE)
         if wait is not None and not (wait := wait_of(wait, "wait")) > 0:
@@ -143,7 +175,28 @@ class IdempotencyService:
         *,
         connection: Any = None,
     ) -> bool:
-        """Record the result. With `connection`, as part of the caller's own SQL transaction."""
+        """Record the result of a claim, to be replayed to every later caller.
+
+        Parameters:
+            claim: a `"new"` claim.
+            response: JSON-like data. Too large or not JSON, it leaves a `Tombstone`.
+            run_id: kept on the record beside the result.
+            connection: an open connection of yours; the record is written in its transaction.
+
+        Returns: True if it was written; False if the claim was taken over or is no `"new"` one.
+
+        Raises: `Unavailable` if the store does not answer. The same call may be made again.
+
+        Guarantees: a late holder never overwrites the result of the one that took over.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {})
+            assert await idem.complete(claim, "done", run_id="run-1")
+            record = await idem.get("api:shop:17", "acme")
+            assert (record.response, record.run_id) == ("done", "run-1")
+        ```
+        """
         self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
@@ -160,7 +213,29 @@ class IdempotencyService:
         return settled
 
     async def fail(self, claim: Claim, error: str, *, definitive: bool = False) -> bool:
-        """Record a failure: one to be replayed if definitive, else free for the next attempt."""
+        """Record that the work of a claim failed.
+
+        Parameters:
+            claim: a `"new"` claim.
+            error: what went wrong, for people.
+            definitive: True if trying again is useless. The failure is then kept and replayed like
+                a result; otherwise the key is free for the next attempt.
+
+        Returns: True if it was written; False if the claim was taken over or is no `"new"` one.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        Guarantees: after `max_attempts` failures the key is `"duplicate"` with the last error, and
+        `claim.exhausted` is true.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {})
+            assert await idem.fail(claim, "the card was declined", definitive=True)
+            again = await idem.check_and_set("api:shop:17", "acme", {})
+            assert (again.status, again.error) == ("duplicate", "the card was declined")
+        ```
+        """
         self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
@@ -174,7 +249,20 @@ class IdempotencyService:
         return settled
 
     async def extend(self, claim: Claim) -> bool:
-        """Push the end of the processing lock out by its full time."""
+        """Keep a claim for another `lock_ttl` seconds from now.
+
+        `process` and `heartbeat` do this by themselves.
+
+        Returns: True if it was extended; False if the claim was taken over or is no `"new"` one.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {})
+            assert await idem.extend(claim)
+        ```
+        """
         self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
@@ -183,7 +271,20 @@ class IdempotencyService:
         return await self._records.swap(change) is not None
 
     async def release(self, claim: Claim) -> bool:
-        """Give the key back as if it had not been claimed."""
+        """Give a key back as if it had not been claimed; no attempt counts.
+
+        Returns: True if the key is free again; False if the claim was taken over or is no `"new"`
+        one.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {})
+            assert await idem.release(claim)
+            assert (await idem.check_and_set("api:shop:17", "acme", {})).status == "new"
+        ```
+        """
         self._guard.check(_HANDLE)
         if _was_refused(claim):
             return False
@@ -209,18 +310,43 @@ class IdempotencyService:
         on_crash: OnCrash = "retry",
         wait: float | None = None,
     ) -> Outcome:
-        """Run the handler unless the key was handled already; then return what it returned.
+        """Run the handler unless the key was handled already; then return the recorded result.
 
-        `handler` is a plain or async callable. One with a parameter annotated `Claim`, or with one
-        required positional parameter, is given the claim; one whose parameters all have defaults
-        is called without arguments. Another is `Rejected` before the key is claimed.
+        Parameters:
+            key, tenant, payload: as for `check_and_set`.
+            handler: a plain or async callable. One with a parameter annotated `Claim`, or with one
+                required positional parameter, is given the claim; one whose parameters all have
+                defaults is called without arguments. A plain callable runs in a thread.
+            on_crash: as for `check_and_set`.
+            wait: seconds to wait for the result of another holder.
 
-        An async handler runs in the caller's task and is cancelled with it. A plain one runs in a
-        thread of its own, with the caller's context variables: it must be safe to run beside the
-        loop and beside other handlers. If the caller is cancelled, `process` returns at once and
-        the thread goes on. The key stays claimed until the thread ends, then its result is stored
-        for the next caller; `aclose` waits for that. What a plain callable returns is awaited
-        if it is awaitable.
+        Returns: an `Outcome`. `processed` is True if the handler ran in this call. `recorded` is
+        False if it ran and the store could not take its result.
+
+        Raises:
+            Rejected: the handler cannot be called, or an argument cannot be used.
+            KeyCollision: the key was used before with another payload.
+            InFlight: another holder works on the key.
+            Indeterminate: a holder died and the key is parked.
+            Definitive: the stored failure of an earlier run; `Exhausted` after `max_attempts`.
+            Stale: the claim was lost while the handler ran.
+            Whatever the handler raises. A `Definitive` is stored and replayed; any other error
+            frees the key for the next attempt.
+
+        Guarantees: at most one handler at a time holds the key, and it is cancelled when its claim
+        is lost. An effect outside of the store may still happen twice if a process dies after the
+        effect and before the record: `on_crash` says what happens then.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            def charge():
+                return {"charged": 42}
+
+            first = await idem.process("api:shop:17", "acme", {"order": 17}, charge)
+            again = await idem.process("api:shop:17", "acme", {"order": 17}, charge)
+            assert (first.processed, again.processed) == (True, False)
+            assert first.result == again.result == {"charged": 42}
+        ```
         """
         self._guard.check(_HANDLE)
         form = form_of(handler)
@@ -301,7 +427,20 @@ class IdempotencyService:
             _log.error("%s", stale)
 
     def heartbeat(self, claim: Claim) -> Lease:
-        """A context that keeps the claim alive, and cancels its body if the claim is lost."""
+        """Return a context that keeps a claim alive while its body runs.
+
+        `process` uses it by itself; use it after `check_and_set`.
+
+        Raises: `LeaseLost` in the body, which is cancelled, if the claim is lost.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {})
+            async with idem.heartbeat(claim) as lease:
+                lease.check()
+                await idem.complete(claim, "done")
+        ```
+        """
         self._guard.check(_HANDLE)
         return self._lease_on(claim, claim.claimed_at)
 
@@ -345,7 +484,16 @@ class IdempotencyService:
     # ------------------------------------------------------------------ looking and upkeep
 
     async def get(self, key: KeyLike, tenant: str) -> Record | None:
-        """The record as it stands; None if there is none or it has expired."""
+        """Return the record of a key, or None if there is none or it has expired.
+
+        Raises: `Rejected` for a key that cannot be read, `Unavailable` if the store does not
+        answer.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            assert await idem.get("api:shop:17", "acme") is None
+        ```
+        """
         self._guard.check(_HANDLE)
         found = await self._ledger.find(key, tenant)
         record = found.existing
@@ -356,9 +504,27 @@ class IdempotencyService:
         return view(record)
 
     async def redeliver(self, key: KeyLike, tenant: str, by: str) -> Record | None:
-        """Let a failed, exhausted or parked key run again at its next claim; audited.
+        """Let a failed, exhausted or parked key run again at its next claim.
 
-        A completed key keeps its result and goes on to replay it. None: there is no such key.
+        Parameters:
+            key, tenant: name the record.
+            by: the person or program that asks for it, for the audit log.
+
+        Returns: the record; None if there is none. A completed key keeps its result.
+
+        Raises: `InFlight` while a holder works on the key, `Unavailable` if the store does not
+        answer.
+
+        Guarantees: each call is audited.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://", max_attempts=1) as idem:
+            claim = await idem.check_and_set("api:shop:17", "acme", {})
+            await idem.fail(claim, "the bank was closed")
+            assert (await idem.check_and_set("api:shop:17", "acme", {})).exhausted
+            await idem.redeliver("api:shop:17", "acme", by="ops")
+            assert (await idem.check_and_set("api:shop:17", "acme", {})).status == "new"
+        ```
         """
         self._guard.check(_HANDLE)
         found = await self._ledger.find(key, tenant)
@@ -381,14 +547,34 @@ class IdempotencyService:
         return view(found.existing) if found.existing else None
 
     async def cleanup_expired(self) -> int:
-        """Delete expired records, in batches small enough not to hold up a claim."""
+        """Delete expired records now, and return how many there were.
+
+        It works in batches small enough not to hold up a claim. An expired record counts as absent
+        even before it is deleted.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            assert await idem.cleanup_expired() == 0
+        ```
+        """
         self._guard.check(_HANDLE)
         total = await in_batches(self._records.sweep)
         self._meter.count("ttl_cleanups", "all", total)
         return total
 
     async def stats(self) -> Mapping[str, int]:
-        """What this handle counted (in all and per source), and the size of the store."""
+        """Return what this handle counted, in all and per source, and the size of the store.
+
+        Raises: `Unavailable` if the store does not answer.
+
+        ```python
+        async with towline_once.Idempotency.open("memory://") as idem:
+            await idem.process("api:shop:17", "acme", {}, lambda: None)
+            assert (await idem.stats())["new"] == 1
+        ```
+        """
         self._guard.check(_HANDLE)
         return self._meter.snapshot() | {"store_size": await self._capacity.measure()}
 

@@ -47,10 +47,27 @@ def connect_redis(
     clock: Clock | None = None,
     identity_provider: IdentityProviderInterface | None = None,
 ) -> Redis:
-    """A Redis that knows us by Entra ID; it connects at its first use.
+    """Return a Redis that signs in with Microsoft Entra ID; it connects at its first use.
 
-    The identity is the environment's (`DefaultAzureCredential`): workload or managed identity,
-    the one with `azure_client_id` if there are several. Pass `identity_provider` for another.
+    Pass it to any `open` in place of a URL. The identity is the environment's
+    (`DefaultAzureCredential`): workload or managed identity.
+
+    Parameters:
+        host, port, ssl, database: where the Redis is.
+        azure_client_id: which managed identity, where there are several.
+        allow_eviction: accept a Redis that may evict keys.
+        timeout: seconds within which each call ends.
+        clock: a clock for tests.
+        identity_provider: another source of tokens.
+
+    Raises: `MissingExtra` without the extra `entra`, `Rejected` for a wrong address.
+
+    ```python
+    # needs Azure
+    redis = towline_once.connect_redis(host="cache.example", port=6380)
+    async with towline_once.Locks.open(redis) as locks:
+        pass
+    ```
     """
     clock = clock or SystemClock()
     url = "rediss://" if ssl else "redis://"
