@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def measure(run: Any, bench: Bench) -> Metrics:
-    """Every coroutine runs under uvloop, whoever's it is."""
+    """Every coroutine runs under uvloop, whichever side it is on."""
     if not inspect.iscoroutinefunction(run):
         metrics: Metrics = run(bench)
         return metrics

@@ -258,7 +258,7 @@ LOCK_CONTENDED = Suite(
 LOCK_UNCONTENDED = Suite(
     "lock-uncontended",
     "Free locks",
-    "Take a lock that nobody holds and give it back, each time on a new key.",
+    "Take a free lock and give it back, each time on a new key.",
     (
         *(
             Contender(

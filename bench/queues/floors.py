@@ -1,6 +1,6 @@
 """Queues made of plain SQL: what SQLite and PostgreSQL leave to be had.
 
-Jobs are claimed under a lease and acknowledged afterwards, by 100; whoever queues does so by 100
+Jobs are claimed under a lease and acknowledged afterwards, by 100; the producer queues by 100
 too, and rings. There is no priority, no delay, no retry, no reaper and no limit for each
 repository, and a table of five columns.
 """

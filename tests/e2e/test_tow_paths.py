@@ -257,7 +257,7 @@ async def test_a_conflict_is_closed_for_a_fresh_one(sql_url: str) -> None:
         assert outcome["detail"].endswith("is not in fix.repos")
         await place.quiet()
         assert [notice["title"] for notice in place.notices()] == [
-            f"{REPO}#{first.number} was closed for a fresh one, which nobody opens"
+            f"{REPO}#{first.number} was closed for a fresh one, and needs a person to open it"
         ]
         asked = [job.params or "" for job in await place.tow.jobs("fix")]
         (fix,) = [params for params in asked if '"replaces"' in params]

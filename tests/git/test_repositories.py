@@ -183,7 +183,7 @@ async def test_what_a_person_put_on_our_branch_is_kept(tmp_path: Path) -> None:
         async with place.repositories.open("github", REPO, "main") as tree:
             (tree.folder / "x").write_text("ours again\n")
             commit = await tree.commit("x")
-            with pytest.raises(Rejected, match="somebody else's"):
+            with pytest.raises(Rejected, match="another author's"):
                 await place.repositories.push(tree, "towline/x", commit)
         assert place.head("towline/x") == theirs
 

@@ -132,7 +132,7 @@ def test_a_remedy_that_nobody_answers_is_a_persons_matter_in_the_end() -> None:
     told = given_up(wanted, [*log, tried(300)], since_us=100)
     assert (told.action, told.reason) == (
         "NEEDS_INTERVENTION",
-        f"Nobody answered {MOST_UNANSWERED} tries of rebuild",
+        f"{MOST_UNANSWERED} tries of rebuild got no answer",
     )
     quiet = wanted._replace(action="NO_ACTION")
     assert given_up(quiet, [*log, tried(300)], since_us=100) == quiet

@@ -24,7 +24,7 @@ def database_file(settings: Settings) -> Path | None:
 
 
 def own_files(settings: Settings) -> list[Path]:
-    """The files that Towline makes, some of which are there: nobody else needs them."""
+    """The files that Towline makes, some of which are there: no other user needs them."""
     from towline_once.private_files import files_of_sqlite
 
     database = database_file(settings)

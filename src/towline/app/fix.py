@@ -76,7 +76,7 @@ class FixService:
         self._auditor: AuditHandler | None = None
 
     def beside(self, track: Track) -> Track:
-        """Both are told of each delivery; each bears to be told twice."""
+        """Both get each delivery; each may get it twice."""
 
         async def both(stored: Stored, events: Sequence[Event]) -> None:
             await track(stored, events)

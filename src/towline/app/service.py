@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("towline.service")
 _LEADER_TTL_SECONDS = 15.0
 _LEADER_WAIT_SECONDS = 5.0
-"""Less than half of the lease: who was lost together with the leader, and whom nobody could ask,
+"""Less than half of the lease: who was lost together with the leader, and could not be asked,
 has no place in the queue any more when its lease ends."""
 
 

@@ -63,7 +63,7 @@ class Outside:
     pause: Pause = asyncio.sleep
     """How time passes between two looks."""
     notifier: Notifier | None = None
-    """Who tells people; None: whoever the settings name."""
+    """Notifies people; None takes the notifier that the settings name."""
 
     async def aclose(self) -> None:
         parts: list[Closing] = [*self.forges.values()]

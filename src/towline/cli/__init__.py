@@ -87,7 +87,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="The port; 0 for any free one.")] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take in webhooks and submissions, and work on them, until stopped."""
+    """Run the service: accept webhooks and submissions, and work on them, until stopped."""
     end_at_once_when_stopped()
     from towline.cli.serve import run
 
@@ -96,7 +96,7 @@ def serve(
 
 @app.command("worker")
 def worker(config: ConfigOption = None) -> None:
-    """Work on jobs, without listening for webhooks, until stopped."""
+    """Run a worker: work on jobs, without accepting webhooks, until stopped."""
     end_at_once_when_stopped()
     from towline.cli.worker import run
 

@@ -13,10 +13,13 @@ import typer
 from towline_once.errors import Rejected
 
 _Suites = Annotated[
-    list[str] | None, typer.Argument(metavar="[SUITE]...", help="Which suites; all if none.")
+    list[str] | None,
+    typer.Argument(metavar="[SUITE]...", help="The suites to run; by default all."),
 ]
-_Quick = Annotated[bool, typer.Option("--quick", help="Short samples, and no page is written.")]
-_Rounds = Annotated[int | None, typer.Option("--rounds", min=1, help="How often each is measured.")]
+_Quick = Annotated[bool, typer.Option("--quick", help="Take short samples, and write no page.")]
+_Rounds = Annotated[
+    int | None, typer.Option("--rounds", min=1, help="Measurements of each contender.")
+]
 _Samples = Annotated[
     Path | None, typer.Option("--samples", help="Also write the samples to this file.")
 ]

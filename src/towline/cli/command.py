@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from towline.commands.service import Bridge
     from towline.pulls.store import PullStore
 
-_Command = Annotated[str, typer.Argument(metavar="COMMAND", help="Like /rebuild or /merge.")]
+_Command = Annotated[str, typer.Argument(metavar="COMMAND", help="For example /rebuild or /merge.")]
 
 
 def register(app: typer.Typer) -> None:

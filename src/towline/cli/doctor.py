@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _Bundle = Annotated[
     Path | None,
-    typer.Option("--bundle", help="Also write an archive for others: .tar.gz or .zip, no secrets."),
+    typer.Option("--bundle", help="Also write a .tar.gz or .zip for a bug report, no secrets."),
 ]
 _Seconds = Annotated[
     float,
-    typer.Option("--timeout", min=0.1, max=60, help="How many seconds a server has to answer."),
+    typer.Option("--timeout", min=0.1, max=60, help="Seconds that a server has to answer."),
 ]
 
 
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     bundle: _Bundle = None, timeout: _Seconds = 5.0, config: Config = None, json: Json = False
 ) -> None:
-    """Check settings, stores, forge, webhooks, clock and tools; each trouble with its fix."""
+    """Check settings, stores, forge, webhooks, clock and tools; say how to fix each problem."""
     import asyncio
 
     if bundle is not None:

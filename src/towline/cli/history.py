@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Repo = Annotated[str | None, typer.Option("--repo", help="Only the history of OWNER/NAME.")]
 Since = Annotated[
     str | None,
-    typer.Option("--since", help="Only what was opened since: 36h, 7d, 2w or 2026-03-01[T12:00]."),
+    typer.Option("--since", help="Only those opened since: 36h, 7d, 2w or 2026-03-01[T12:00]."),
 ]
 _AGO: Final = re.compile(r"([1-9][0-9]{0,5})([hdw])")
 _HOURS: Final = {"h": 1, "d": 24, "w": 168}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _File = Annotated[Path, typer.Option("--config", help="The file to write.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Take the defaults, and ask nothing.")]
-_Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
+_Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def init(
     force: _Force = False,
     json: Json = False,
 ) -> None:
-    """Ask a few questions, and write a commented towline.toml; secrets stay out of it."""
+    """Ask a few questions, and write a commented towline.toml without secrets."""
     from towline.cli.init_text import NO_FORGE, Answers, towline_toml, variables_for
 
     _check_place(config, force)

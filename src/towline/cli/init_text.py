@@ -16,7 +16,7 @@ NO_FORGE: Final = "none"
 
 
 class Answers(NamedTuple):
-    """What was asked, with what is taken where nobody is."""
+    """The answers, with the defaults for those that were not asked."""
 
     database_url: str = "sqlite:///towline.db"
     forge: str = "github"
@@ -170,7 +170,7 @@ _PEOPLE: Final = """\
 #[commands]
 #permission = "write"
 
-# Who is told of escalations: apprise addresses, which are secrets. Set TOWLINE_NOTIFY__URLS.
+# Where escalations are sent: apprise addresses, which are secrets. Set TOWLINE_NOTIFY__URLS.
 # Who may use the API and the dashboard: towline keys create --scope admin
 """
 

@@ -27,15 +27,15 @@ _Scopes = Annotated[
     list[str] | None,
     typer.Option("--scope", help="read, submit, work, command or admin; give it more than once."),
 ]
-_Name = Annotated[str, typer.Option("--name", help="What it is for.")]
-_Prefix = Annotated[str, typer.Argument(help="As `towline keys list` shows it.")]
+_Name = Annotated[str, typer.Option("--name", help="A name that says what the key is for.")]
+_Prefix = Annotated[str, typer.Argument(help="The key's prefix, as `towline keys list` shows it.")]
 
 
 @keys.command("create")
 def create(
     scope: _Scopes = None, name: _Name = "", config: _Config = None, json: _Json = False
 ) -> None:
-    """Make a key and print it, this once: only its hash is kept."""
+    """Make a key and print it once: only its hash is stored."""
     made = progress.run("Making the key", _created(config, name, scope or []))
     try:
         if json:
@@ -50,7 +50,7 @@ def create(
 
 @keys.command("list")
 def listing(config: _Config = None, json: _Json = False) -> None:
-    """Show the keys of the database, without their secrets; those of the settings stand there."""
+    """List the keys of the database, without their secrets and without those of the settings."""
     found = progress.run("Reading the keys", _listed(config))
     if json:
         _print_json(found)

@@ -1,6 +1,6 @@
 """Standard output that says in one line when it cannot be written.
 
-A broken pipe is left alone: whoever reads has read enough.
+A broken pipe is no error: the reader has read enough.
 """
 
 from __future__ import annotations

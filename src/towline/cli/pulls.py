@@ -28,7 +28,7 @@ _Stale = Annotated[bool, typer.Option("--stale", help="Only those that are stale
 _Repo = Annotated[str | None, typer.Option("--repo", help="Only those of OWNER/NAME.")]
 _State = Annotated[str | None, typer.Option("--state", help="Only those in this state.")]
 _All = Annotated[bool, typer.Option("--all", help="Also those that are merged or closed.")]
-_Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="How many at most.")]
+_Limit = Annotated[int, typer.Option("--limit", min=1, max=100_000, help="The most rows to list.")]
 
 
 def register(app: typer.Typer) -> None:

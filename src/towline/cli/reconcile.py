@@ -16,7 +16,7 @@ from towline_once.errors import Transient
 if TYPE_CHECKING:
     from towline.reconciler.sweep import Reconciler
 
-_Dry = Annotated[bool, typer.Option("--dry-run", help="Decide and report, and do nothing.")]
+_Dry = Annotated[bool, typer.Option("--dry-run", help="Print the decisions, and change nothing.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def reconcile(dry_run: _Dry = False, config: Config = None, json: Json = False) -> None:
-    """Look at the stale pull requests at the forge, and help those that can be helped."""
+    """Check the stale pull requests at the forge, and start the remediation that each one needs."""
     report = progress.run("Looking at stale pull requests", _swept(config, dry_run))
     show(report, json)
 

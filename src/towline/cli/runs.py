@@ -20,7 +20,7 @@ _State = Annotated[
         "--state", help="Only those that are scheduled, waiting, running, blocked or done."
     ),
 ]
-_Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many at most.")]
+_Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The most rows to list.")]
 _STATES: Final[tuple[RunState, ...]] = get_args(RunState)
 
 

@@ -82,7 +82,7 @@ async def _serve(settings: Settings) -> None:
 
 
 async def _first_key(service: Service, control: socket.socket) -> str | None:
-    """Only where nobody else can read it or use it: at an address of this machine alone."""
+    """Only at an address of this machine alone, where no other machine can read or use it."""
     if ipaddress.ip_address(control.getsockname()[0]).is_loopback:
         return await service.keyring.ensure_one()
     if not await service.keyring.has_one():

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 _Percentile = Annotated[
     float,
     typer.Option(
-        "--percentile", min=50, max=99.9, help="Of healthy waits, how many % to leave undisturbed."
+        "--percentile",
+        min=50,
+        max=99.9,
+        help="The share of healthy waits, in %, to leave undisturbed.",
     ),
 ]
 _Toml = Annotated[bool, typer.Option("--toml", help="Print a staleness table for towline.toml.")]

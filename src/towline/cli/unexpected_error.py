@@ -1,4 +1,4 @@
-"""The last resort: an error that nobody foresaw is one line, too; how it came about is logged."""
+"""Prints an unexpected error as one line, and logs how it came about."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class GiveOrder(Protocol):
 
 
 class CommentedCommands:
-    """To be told of every comment; it must not matter that it is told twice."""
+    """Gets every comment; the same comment twice must do no harm."""
 
     def __init__(
         self, order: GiveOrder, store: PullStore, forges: Mapping[str, Forge], policy: TowPolicy

@@ -1,7 +1,7 @@
 """Commands that could not be carried out: who gave one is told so once, where it was given.
 
 The job of a command has more attempts than the command has tries. Those that are left over are
-for telling, so nobody else has to look after it: a worker that dies at any line, or a reaper that
+for telling, so no other task has to look after it: a worker that dies at any line, or a reaper that
 takes the job back, only brings the next attempt on. The event stands in the log for the admin API
 and the dashboard, and the comment is for those who commented; each is made once for its key. When
 all attempts are used up, hours later, the job is a dead letter like any other.

@@ -1,4 +1,4 @@
-"""Where commands go that are no remedies, and what people are told of any of them."""
+"""Carries out commands that are no remedies, and writes the replies to all commands."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Bridge:
     # ------------------------------------------------------------------ the job
 
     async def handle(self, job: Claimed) -> dict[str, Any]:
-        """Carry it out; where that cannot be done, whoever gave it is told before the job ends."""
+        """Carry it out; if it fails, reply to the person who gave it before the job ends."""
         params = params_of(job)
         command = known_command(str(params["command"]))
         if job.attempts > 1 and (heir := await self._jobs.read(_successor(params))) is not None:
@@ -296,7 +296,7 @@ class Bridge:
         return {"outcome": routed.outcome, "detail": routed.detail}
 
     async def _must_wait(self, ref: PullRef, command: Command) -> float:
-        """Seconds until whoever is behind the command may be poked again."""
+        """Seconds until the bot or CI behind the command may be triggered again."""
         if command not in STRATEGY_OF:
             return 0.0
         rate = rate_of(self._policy.command_rate_per_minute, _MINUTE_US)
@@ -404,7 +404,7 @@ def _receiving(
 def _routed(
     outcome: str, detail: str, record: PullRecord | None, order: Order, params: Mapping[str, Any]
 ) -> Routed:
-    """Whether it is tried again: later, if something else is under way or nobody answered."""
+    """Whether it is tried again: later, if something else is under way or no answer came."""
     if outcome == "limited":
         return Routed(outcome, detail, retry="deferrals")
     if outcome == "unavailable" and int(params["tries"]) + 1 < _MOST_TRIES:

@@ -174,7 +174,7 @@ class FixSettings(RepoFixSettings):
     command: Annotated[str, AfterValidator(_command_word)] = "copilot"
     """What a comment says after a slash to ask for a change on its merge request."""
     permission: Literal["read", "triage", "write", "maintain", "admin"] = "write"
-    """What whoever says it must be allowed there."""
+    """Minimum permission of the commenter."""
     issues: Issues = ()
     """Jira issues that ask for a change."""
     keep_seconds: Seconds = 7_776_000

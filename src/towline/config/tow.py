@@ -99,13 +99,13 @@ class StalenessSettings(Table):
     checks_passed: Seconds = THRESHOLD_SECONDS["CHECKS_PASSED"]
     """With a policy bot that does not begin."""
     checks_failed: Seconds = THRESHOLD_SECONDS["CHECKS_FAILED"]
-    """With a failure that nobody attends to."""
+    """With failed checks."""
     policy_evaluating: Seconds = THRESHOLD_SECONDS["POLICY_EVALUATING"]
     """With a policy bot that does not end."""
     policy_passed: Seconds = THRESHOLD_SECONDS["POLICY_PASSED"]
     """Without an approval."""
     policy_failed: Seconds = THRESHOLD_SECONDS["POLICY_FAILED"]
-    """With a refusal that nobody attends to."""
+    """With a refusal of the policy."""
     approved: Seconds = THRESHOLD_SECONDS["APPROVED"]
     """Without a merge that has begun."""
     merging: Seconds = THRESHOLD_SECONDS["MERGING"]
@@ -199,7 +199,7 @@ TRIGGER_FIELDS: Final[dict[TriggerKind, str]] = {
 
 
 class TriggerSettings(Table):
-    """How to poke somebody."""
+    """How to trigger a bot or a CI."""
 
     kind: TriggerKind
     """What is done."""
@@ -262,10 +262,10 @@ class TriggersSettings(RepoTriggersSettings):
 
 
 class NotifySettings(Table):
-    """Who is told of escalations and open breakers, as apprise addresses; they hold secrets."""
+    """Where escalations and open breakers are sent, as apprise addresses; they hold secrets."""
 
     urls: Annotated[AppriseUrls, Field(repr=False)] = ()
-    """Who is told of escalations and open breakers, as apprise addresses (extra `notify`)."""
+    """Where escalations and open breakers are sent, as apprise addresses (extra `notify`)."""
 
 
 class CommandSettings(Table):

@@ -103,7 +103,7 @@ def _store_url(text: str | None) -> str | None:
 
 
 def _redis_url(text: str | None) -> str | None:
-    """Whatever else is wrong with it is told by whoever uses it."""
+    """Whatever else is wrong with it is reported by the part that uses it."""
     parts = urlsplit(_store_url(text) or "")
     place = parts.path if parts.scheme == "unix" else parts.hostname
     if text and not (parts.scheme in ("redis", "rediss", "unix") and place):

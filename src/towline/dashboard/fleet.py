@@ -49,7 +49,7 @@ ORDER: Final[tuple[State, ...]] = (
     "MERGED",
     "CLOSED",
 )
-"""What somebody should look at comes first."""
+"""What needs a person comes first."""
 RULES: Final = (
     "merge_conflict",
     "branch_behind",
@@ -255,7 +255,7 @@ def sought_by(wanted: Wanted, policy: TowPolicy, now_us: int) -> Sought:
 
 
 def _in_time_since(policy: TowPolicy, now_us: int) -> dict[State, int]:
-    """Whoever is in time anywhere is so by these; a state that somewhere has no limit, always."""
+    """These make a pull request in time anywhere; a state without a limit somewhere always is."""
     policies = (policy.general, *policy.repos.values())
     since: dict[State, int] = {}
     for state in policy.shortest_thresholds():

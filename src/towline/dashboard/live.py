@@ -1,6 +1,6 @@
 """What changes, as server-sent events: one look at the store serves everybody who watches.
 
-While somebody watches, the board is read every few seconds, and those pull requests that somebody
+While a person watches, the board is read every few seconds, and those pull requests that a person
 has open. An event says how many are in each state and which cards have changed; the browser then
 fetches what it shows. There is room for a bounded number of watchers. A stream ends after some
 minutes, and the browser's next one shows its session anew.
@@ -125,7 +125,7 @@ class Live:
         return changed if changed or counts != self._counts else None
 
     def _tell(self, watchers: Iterable[Watcher], changed: list[Ref] | None) -> None:
-        """Whoever is new is greeted: from here on nothing that changes is missed."""
+        """A new watcher is greeted: from here on no change is missed."""
         named = [f"{repo}#{number}" for repo, number in (changed or [])[:_MOST_NAMED]]
         news = {"counts": self._counts, "changed": named}
         for watcher in watchers:

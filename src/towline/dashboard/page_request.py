@@ -119,7 +119,7 @@ def house_of(request: Request) -> House:
 
 
 def page(shown: Page) -> Endpoint:
-    """For whoever is signed in, which needs the scope `read`; others are sent to sign in."""
+    """For a person who is signed in with the scope `read`; others are sent to sign in."""
 
     async def endpoint(request: Request) -> Response:
         visit = await visit_of(request)
@@ -194,7 +194,7 @@ def guarded(endpoint: Endpoint) -> Endpoint:
         except TowlineError as error:
             return await _trouble(request, refusal_of(error))
         except Exception:
-            _log.exception("an error that nobody expected, in %.200a", request.url.path)
+            _log.exception("an unexpected error in %.200a", request.url.path)
             return await _trouble(request, Problem(500, "internal_error", "see the log"))
 
     return safe

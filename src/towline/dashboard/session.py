@@ -78,7 +78,7 @@ class Sessions:
         return cookie
 
     async def of(self, cookie: str | None, address: str = "") -> Session | None:
-        """None for a cookie that is missing, forged, too old or ended, or whose key is no more."""
+        """None for a cookie that is missing, forged, too old or ended, or whose key was revoked."""
         found = _COOKIE.fullmatch(cookie or "")
         row = await self._store.find(found[1]) if found is not None else None
         if row is None or row.ended_us is not None or row.expires_us <= self._clock.now_us():

@@ -54,7 +54,7 @@ async def enter(request: Request) -> Response:
 
 
 async def let_in(request: Request, principal: Principal, onward: str) -> Response:
-    """A session for somebody whose key was checked."""
+    """A session for a person whose key was checked."""
     house, address = house_of(request), address_of(request)
     house.control.audit(
         "SIGNED_IN", by=principal.name or principal.id, key=principal.id, address=address

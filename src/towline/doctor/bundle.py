@@ -1,4 +1,4 @@
-"""The diagnostic archive: what helps somebody else to see the trouble, and no secret.
+"""The diagnostic archive: what helps another person to see the trouble, and no secret.
 
 Every text goes through the redactor, member by member, before it is packed.
 """

@@ -66,7 +66,7 @@ async def check_up(
     on_start: Callable[[int], None] = lambda _: None,
     on_end: Heard = lambda _: None,
 ) -> Report:
-    """`seconds` bounds each call to a server; the whole takes a few of them, whoever is silent."""
+    """`seconds` bounds each call to a server; the whole takes a few of them."""
     try:
         loaded = settings_module.load(config)
     except TowlineError as error:

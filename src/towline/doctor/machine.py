@@ -116,8 +116,8 @@ def look_at_notifiers(settings: Settings) -> list[Finding]:
         fix = "set notify.urls (TOWLINE_NOTIFY__URLS), such as slack://… or mailto://…"
         towed = settings.tow.authors or settings.tow.branch_prefixes or settings.tow.labels
         if towed or makes_fixes(settings):
-            return [warning("notify", "nobody is told of escalations and open breakers", fix)]
-        return [ok("notify", "nobody is to be told, as nothing is towed")]
+            return [warning("notify", "escalations and open breakers are not sent to people", fix)]
+        return [ok("notify", "no notifier is needed, as nothing is towed")]
     from towline.integrations.notify import AppriseNotifier
 
     AppriseNotifier(urls)

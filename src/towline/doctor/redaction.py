@@ -1,4 +1,4 @@
-"""Keeps secrets out of whatever is shown or sent to somebody else.
+"""Keeps secrets out of whatever is shown or sent to other people.
 
 Three nets, one behind the other. A setting that is a secret (its field has `repr=False`) is shown
 as set or not. The value of every such setting is then looked for in all texts, also as it looks

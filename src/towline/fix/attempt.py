@@ -70,7 +70,7 @@ class Locks(Protocol):
 async def held(
     locks: Locks, key: str, ttl_seconds: float, *, takes_over: bool, wait_seconds: float = 0
 ) -> AsyncIterator[None]:
-    """Hold a lock; `LockTimeout` if somebody else does.
+    """Hold a lock; `LockTimeout` if another run does.
 
     Who takes over goes on without: its job's lease says that the former holder is gone, and the
     run's token says so to whatever that one still writes.

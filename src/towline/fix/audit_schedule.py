@@ -46,7 +46,7 @@ def schedules_of(rules: FixRules) -> dict[str, str]:
 
 
 class AuditStarter:
-    """Told of each delivery; a tick that asks for an audit becomes its job."""
+    """Gets each delivery; a tick that asks for an audit becomes its job."""
 
     def __init__(self, jobs: JobStore, rules: FixRules, max_attempts: int = 3) -> None:
         self._jobs = jobs

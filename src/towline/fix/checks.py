@@ -1,4 +1,4 @@
-"""SAFETY, SCANS and VALIDATION: what a patch must pass, whoever made it.
+"""SAFETY, SCANS and VALIDATION: what a patch must pass, whatever made it.
 
 A refusal is for good. Trouble of the scanner or the sandbox, as opposed to the patch, raises
 `Transient`. Scans by command run in copies of the workspace, with and without the patch.

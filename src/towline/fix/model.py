@@ -24,7 +24,7 @@ Stage: TypeAlias = Literal["PLAN", "PATCH", "SAFETY", "SCANS", "VALIDATION", "PR
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 
 Cause: TypeAlias = Literal["failure", "vulnerability", "request"]
-"""A check failed, an advisory names a dependency, or somebody asked."""
+"""A check failed, an advisory names a dependency, or a person asked."""
 
 RunState: TypeAlias = Literal["scheduled", "waiting", "running", "blocked", "done"]
 """`scheduled` waits for its turn under the rate of its repository, `waiting` for a worker."""
@@ -98,7 +98,7 @@ WARNING: Final = "warning"
 
 
 class AllowedLine(NamedTuple):
-    """A line that looks like a secret and is none, so said by the settings and nobody else."""
+    """A line that looks like a secret and is none, so said by the settings alone."""
 
     path: str
     """A glob of the files in which it may stand."""
@@ -175,7 +175,7 @@ class FixRules:
     own_logins: frozenset[str] = frozenset()
     """Ours: what they say asks for nothing."""
     permission: str = "write"
-    """What whoever asks in a comment must have."""
+    """The minimum permission of a person who asks in a comment."""
 
 
 class StageRecord(NamedTuple):
@@ -240,7 +240,7 @@ class RunRecord(NamedTuple):
 
     @property
     def opening(self) -> Opening | None:
-        """What it was about to open, as long as nobody has noted what became of it."""
+        """What it was about to open, as long as its outcome is not recorded."""
         last = next((one for one in self.stages if one.stage == "PR"), None)
         if self.last_pr_url is not None or last is None or last.outcome == "passed":
             return None

@@ -47,7 +47,7 @@ _CHECKS: Final[tuple[Stage, ...]] = ("SAFETY", "SCANS", "VALIDATION")
 _RUN_CODE: Final[frozenset[Stage]] = frozenset({"PATCH", "SCANS", "VALIDATION"})
 _STRANDED_US: Final = 3_600_000_000
 _DEAD_US: Final = 300_000_000
-"""With the job of its last attempt dead nobody is at work, but a late call may be on its way."""
+"""With the job of its last attempt dead no worker is at work, but a late call may be on its way."""
 _AT_A_TIME: Final = 100
 _ELSEWHERE: Final = "another attempt of this run has taken over"
 _log = logging.getLogger("towline.fix")
@@ -222,7 +222,7 @@ class FixHandler:
         return {"status": state, "reason": reason, "stage": stage, **count}
 
     async def _not_begun(self, known: RunRecord, job: Claimed) -> dict[str, Any]:
-        """It has ended, or somebody else who saw the same run has begun."""
+        """It has ended, or another worker that saw the same run has begun."""
         run = await self._runs.read(known.run_key) or known
         if run.live and run.last_job == job.id:
             raise Transient("this job has begun already, and was not told")

@@ -1,14 +1,15 @@
-"""PR: the patch becomes a commit, a branch and one pull request; whoever comes second finds them.
+"""PR: the patch becomes a commit, a branch and one pull request; a second run finds them.
 
 The branch's name and the commit's id follow from the run and its patch, and a pull request that
 is there for the branch is adopted. So each of these may be done twice:
 
     look beside ▸ commit ▸ push ▸ write down what is to be opened ▸ open ▸ note
 
-Between the last three a pull request may be there that nobody has noted. Other runs for the same
-thing look for it at the forge; if it is not there, they wait until whoever was about to open it has
-come to an end, or was ended because its job died. Who slept through that holds the right to propose
-no more, and is stopped by it just before the forge is asked to open. Nothing is ever merged here.
+Between the last three a pull request may be there that is not recorded. Other runs for the same
+thing look for it at the forge; if it is not there, they wait until the run that was about to open
+it has come to an end, or was ended because its job died. Who slept through that holds the right to
+propose no more, and is stopped by it just before the forge is asked to open. Nothing is ever merged
+here.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from towline_once.ports import Clock
 # --------------------------------------------------------------- fix_texts
 # What a fix says of itself: the commit's message, and the pull request's title and body.
 #
-# What comes from a log, a fixer or a person stands in fences or code, so that it mentions nobody,
+# What comes from a log, a fixer or a person stands in fences or code, so that it mentions no user,
 # closes nothing and hides nothing.
 
 LONGEST_TITLE: Final = 120
@@ -349,7 +350,7 @@ def intended(run: RunRecord) -> Intended | None:
 
 
 def is_under_way(run: RunRecord) -> bool:
-    """Whether something was to be pushed or opened, of which nobody knows what became of it."""
+    """Whether a push or an opening was begun whose outcome is not known."""
     return intended(run) is not None or run.opening is not None
 
 
@@ -358,7 +359,7 @@ class Looked(NamedTuple):
 
     beside: Beside
     open_url: str | None = None
-    """Of a pull request that nobody has decided on yet."""
+    """Of a pull request that is not decided on yet."""
     awaited: str | None = None
     """The run that is about to open one, and comes first."""
 

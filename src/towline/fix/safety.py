@@ -1,4 +1,4 @@
-"""Whether a patch may be proposed at all, whoever made it and whatever it is good for.
+"""Decides whether a patch may be proposed at all, whatever made it and whatever it is for.
 
 All of this is told from the diff alone. A refusal is for good: the same patch is refused again.
 Some things are refused whatever the settings say: paths that are tricks, symbolic links,
@@ -242,7 +242,7 @@ def _kind(file: FileChange, policy: FixPolicy) -> Iterator[Finding]:
     elif unusual := sorted(file.modes - {"100644", EXECUTABLE}):
         yield Finding("mode", f"has the unusual mode {unusual[0]}", file.path)
     if any(len(line.text) > _LONGEST_LINE for line in (*file.added, *file.removed)):
-        said = f"has a line of more than {_LONGEST_LINE} characters, which nobody can review"
+        said = f"has a line of more than {_LONGEST_LINE} characters, which is too long to review"
         yield Finding("line", said, file.path)
     if file.binary:
         yield Finding("binary", "is binary", file.path)

@@ -335,7 +335,7 @@ async def _report(folder: Path, sandbox: Sandbox, command: Command) -> bytes:
 def _unreadable(names: frozenset[str], before: Sources, after: Sources) -> list[ScanFinding]:
     """What bandit could read before the patch, or is new, and cannot be read now."""
     already = {path for name, (path, _) in before.items() if name in names}
-    said = "it is no longer Python that can be read, so nobody can tell what it does"
+    said = "it is no longer Python that can be read, so what it does is not known"
     return [
         ScanFinding("unreadable", "", path, 0, said)
         for name, (path, _) in after.items()

@@ -45,7 +45,7 @@ class StartReader:
 
 
 class FixStarter:
-    """Told of each delivery beside the tracker; to be told of one again does no harm."""
+    """Gets each delivery as the tracker does; the same one again does no harm."""
 
     def __init__(
         self, runs: RunStore, rules: FixRules, clock: Clock, rates: Rates | None = None

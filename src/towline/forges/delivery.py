@@ -29,7 +29,7 @@ class BadSignature(DeliveryRejected):
 
 
 class NoSecret(BadSignature):
-    """The source has no secret, so that nobody could show that they know it."""
+    """The source has no secret, so that no delivery can be verified."""
 
     code = "no_secret"
 

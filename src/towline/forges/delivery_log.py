@@ -25,7 +25,7 @@ from towline_once.errors import Rejected, Unavailable
 #   counted is counted whole.
 # * A delivery that was answered with success before the log was first read, and that the inbox
 # does
-#   not know, was taken by somebody else: it is not ours. Later ones are: somebody in between
+#   not know, was taken by another receiver: it is not ours. Later ones are: a proxy in between
 # lied.
 # * One that was answered a moment ago may be on its way into the inbox, and is left for next
 # time.
@@ -124,7 +124,7 @@ class Mark(NamedTuple):
     watermark_us: int
     underway: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    """Deliveries that cannot be taken in, so that nobody tries again."""
+    """Deliveries that cannot be taken in, so that they are not tried again."""
     recovered: Mapping[int, int] = {}
     """How many, by the hour in which they were first sent."""
 

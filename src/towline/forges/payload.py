@@ -1,6 +1,6 @@
 """Reading what others wrote: whatever is absent or of another type reads as nothing.
 
-Real payloads lack newer fields, were trimmed by proxies, or come from versions nobody has seen.
+Real payloads lack newer fields, were trimmed by proxies, or come from versions that are not known.
 So no field is trusted to exist or to have its type, and one bad field does not spoil the rest.
 Text that could not be stored (NUL), URLs that could not be shown (`javascript:`) and names that
 could not stand in a path (`..`) read as nothing as well.

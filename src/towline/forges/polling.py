@@ -92,7 +92,7 @@ class Polled(Protocol):
 GRAIN_US: Final = 1_000_000
 """A `Date` header has whole seconds."""
 FARTHEST_BACK_US: Final = 86_400 * GRAIN_US
-"""A clock that was put back further is followed by nobody but a person."""
+"""A clock that was put back further needs a person."""
 
 
 class Mark(NamedTuple):

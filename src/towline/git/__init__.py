@@ -1,1 +1,1 @@
-"""git, run over repositories that nobody vouches for."""
+"""Runs git over repositories that are not trusted."""

@@ -36,7 +36,7 @@ class FileLock:
         self._held: int | None = None
 
     def take(self) -> bool:
-        """At once or not at all; whoever made the file may remove it while it is held."""
+        """At once or not at all; the process that made the file may remove it while it is held."""
         opened = os.open(self._file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,7 +191,7 @@ class BareCache:
         )
 
     async def committer_of(self, branch: str, expected: str, run: str) -> str:
-        """The address of whoever made the newest commit of a branch, which is `expected`."""
+        """The address of the author of the newest commit of a branch, which is `expected`."""
         newest = await self.fetch(branch, run)
         if newest.sha != expected:
             raise RepositoryUnavailable(f"the branch {branch} moved while it was looked at")
@@ -274,7 +274,7 @@ def _facts(file: Path) -> os.stat_result | None:
 #
 # A place is locked by its owner for as long as it lives. The system gives the lock of a dead
 # process
-# back, so that whoever gets it knows that nobody is at work there.
+# back, so that the process that gets it knows that no other one works there.
 
 _LOCK_FILE: Final = "lock"
 _UNFINISHED: Final = "."
@@ -306,7 +306,7 @@ def claim(root: Path) -> Place:
 
 
 def sweep(root: Path) -> int:
-    """Remove what nobody owns any more; how many that were."""
+    """Remove what no process owns any more; return how many that were."""
     removed = 0
     for folder in root.iterdir():
         with suppress(OSError):  # another process sweeps here, too, and was quicker

@@ -147,7 +147,7 @@ class GitRepositories:
         """What an earlier try of ours left may be replaced; what a person put there may not."""
         mine = f"{tree.folder.parent.name}-before"
         if await tree.cache.committer_of(branch, seen, mine) != self._options.author.email:
-            raise Rejected(f"the branch {branch} has a commit of somebody else's, which is kept")
+            raise Rejected(f"the branch {branch} has another author's commit, which is kept")
 
     async def sweep(self) -> None:
         """Remove the worktrees of processes that have ended; those in use are locked."""

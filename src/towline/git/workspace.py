@@ -14,7 +14,7 @@ class RepositoryUnavailable(Unavailable):
 
 
 class BranchMoved(RepositoryUnavailable):
-    """Somebody else has pushed to the branch meanwhile, and what was to be pushed was not."""
+    """The branch has moved meanwhile, and our push was not made."""
 
 
 class Workspace(Protocol):

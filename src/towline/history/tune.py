@@ -128,7 +128,7 @@ def _row(state: State, waits: Waits, current: float, share: float, heal_unlisted
 
 
 def _fewest_for(share: float) -> int:
-    """With fewer the percentile is no more than the longest wait that happened to be seen."""
+    """With fewer the percentile is only the longest wait that happened to be seen."""
     return max(FEWEST, ceil(1 / (1 - share) - 1e-9))
 
 

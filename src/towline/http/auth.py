@@ -137,7 +137,7 @@ class Keyring:
     async def standing(self, principal_id: str) -> Standing | None:
         """Whose key this is and what it may do now; None if it is revoked, changed away or unknown.
 
-        It is for somebody who has shown the key before, and proves that by other means.
+        It is for a caller that has shown the key before, and proves that by other means.
         """
         for digest, principal in self._given:
             if principal.id == principal_id:

@@ -3,7 +3,8 @@
 A guess is counted for its address, and for its address and the beginning of the key together.
 Where the second count is full, nothing from there is compared with that key: this is what slows
 a search for its secret. Where only the first is full, wrong keys get 429 and right ones pass, so
-that a guesser behind the same address locks nobody out; from other addresses nothing changes.
+that a guesser behind the same address locks no other user out; from other addresses nothing
+changes.
 """
 
 from __future__ import annotations

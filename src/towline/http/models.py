@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def _storable(text: str) -> str:
-    """PostgreSQL has no place for NUL, and nobody one for half a character."""
+    """PostgreSQL cannot store NUL, and no store can keep half a character."""
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError("it has a NUL or half a character in it")
     return text

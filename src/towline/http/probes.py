@@ -1,4 +1,4 @@
-"""Figures for Prometheus and probes for orchestrators, whoever serves them.
+"""Figures for Prometheus and probes for orchestrators, for every process that serves them.
 
 A worker has nothing else to say: `WorkerDoor` is all of its HTTP, without a framework.
 """
@@ -54,7 +54,7 @@ async def measured(measure: Callable[[], Awaitable[None]]) -> None:
 
 
 def is_from_here(host: str | None, headers: Collection[str]) -> bool:
-    """The peer is this machine, and does not speak for somebody else."""
+    """The peer is this machine, and does not speak for another machine."""
     if host is None or any(name in headers for name in _FORWARDED):
         return False
     try:

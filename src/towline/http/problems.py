@@ -130,7 +130,7 @@ def _response(problem: Problem) -> Response:
 
 
 class _LastResort:
-    """An error that nobody expected is answered, unless an answer has begun."""
+    """An unexpected error is answered, unless an answer has begun."""
 
     def __init__(self, app: App) -> None:
         self._app = app

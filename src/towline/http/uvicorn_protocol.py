@@ -191,7 +191,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Bytes of the head and the trailers of this message, as far as they are counted."""
         self._lines = 0
         self._unheard = 0
-        """Bytes that the parser was fed since it last told of something that counts."""
+        """Bytes that the parser was fed since it last reported something that counts."""
         self._host: bytes | None = None
         self._codings: bytes | None = None
         self._held = 0

@@ -35,7 +35,7 @@ def first_after(expression: str, now: datetime) -> datetime:
 
 
 def turn(expression: str, next_run: datetime, now: datetime) -> Turn:
-    """Ticks that were missed while nobody was there become one: the latest of them."""
+    """Ticks that were missed while no process ran become one: the latest of them."""
     if next_run > now:
         return Turn(None, next_run)
     latest = next_run

@@ -24,7 +24,7 @@ async def _nobody(stored: Stored, events: Sequence[Event]) -> None:
 
 
 class DeliveryHandler:
-    """`track` is told of each delivery's events; it must not mind to be told twice."""
+    """`track` gets each delivery's events; it must bear to get them twice."""
 
     def __init__(self, inbox: Inbox, track: Track = _nobody) -> None:
         self._inbox = inbox

@@ -169,7 +169,7 @@ def _refusal(error: Exception, source: str) -> Problem:
 def _told(receipt: Receipt, accepted: int, said: str | None = None) -> Answer:
     """Of what a person did in Slack, any status but 200 is shown to them as a failure.
 
-    `said` is for the eyes of whoever typed a slash command.
+    `said` is shown only to the person who typed a slash command.
     """
     if receipt.reply is not None:
         return Answer(200, [_TEXT], receipt.reply)

@@ -166,7 +166,7 @@ class Ingest:
             return _answered(delivery)
         if tracing.off():
             arrival = self._arrival(delivery, body, None)
-            del delivery  # its payload is large, and nobody needs it while the store writes
+            del delivery  # its payload is large, and not needed while the store writes
             return self._receipt(arrival, await self._inbox.take(arrival))
         told = {"source": delivery.source, "delivery_id": delivery.delivery_id}
         with tracing.span("delivery", repo=delivery.repo, **told) as trace:

@@ -1,7 +1,7 @@
 """Lost webhooks: read the forge's log ▸ compare with the inbox ▸ take in what is missing.
 
 What is taken in goes through the same ingest as a webhook, under the same key, so that nothing
-acts twice, whoever comes first. The rules are in `core/recovery`.
+acts twice, whichever comes first. The rules are in `forges/delivery_log.py`.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class _Sweep:
         return mark
 
     async def _outcome(self, one: Sent, outcomes: _Outcomes) -> list[Sent]:
-        """Where one belongs; what nobody can serve just now ends the sweep of this hook."""
+        """Where one belongs; what cannot be served just now ends the sweep of this hook."""
         try:
             receipt = await self._recover(one)
         except ForgeUnavailable as error:
@@ -321,7 +321,7 @@ RECORD = Statement(
     """,
 )  # fmt: skip
 
-# At each record, so that nobody else has to: an hour goes for each that comes.
+# At each record, so that no other task has to: an hour goes for each that comes.
 FORGET = Statement(
     "forget hook hours",
     {"hook": "text", "kept_us": "bigint"},

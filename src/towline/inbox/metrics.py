@@ -37,5 +37,5 @@ TAKEN_IN = Counter("towline_poll_taken_in", "Deliveries that reading a source br
 TROUBLES = Counter("towline_poll_troubles", "Readings of a source that failed", ["poll"])
 LAG = Gauge("towline_poll_lag_seconds", "How long ago a source was read to its end", ["poll"])
 MET = Counter(
-    "towline_poll_met", "Events that another delivery had told of before", ["source", "kind"]
+    "towline_poll_met", "Events that another delivery had reported before", ["source", "kind"]
 )

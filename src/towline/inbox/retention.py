@@ -7,7 +7,7 @@ from towline.upkeep.retention import Pruning
 
 
 class Tidying:
-    """Deletes deliveries and jobs past their time, in batches small enough to hold nobody up."""
+    """Deletes deliveries and jobs past their time, in batches small enough to block no request."""
 
     def __init__(
         self, inbox: Inbox, jobs: JobStore, keep_us: int, keep_done_us: int, keep_dead_us: int

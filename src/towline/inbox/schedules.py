@@ -1,6 +1,6 @@
 """Cron: each tick of a schedule is taken in once, like any other delivery.
 
-The tick's key names schedule and time, so whoever takes it in twice, after a crash between the
+The tick's key names schedule and time, so one that is taken in twice, after a crash between the
 two steps or as a second leader, meets the first one's.
 """
 

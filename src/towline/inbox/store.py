@@ -4,7 +4,7 @@ Arrivals of concurrent requests share it. Two limits put work off, and nothing i
 rate, a repository has the fix runs of the excess start later, each at its turn, while the jobs of
 the deliveries themselves run at once. Over the flood limit, the jobs run later, too, except for
 what people say. A delivery about something that a waiting job is about already joins that job,
-whose row is locked so that nobody can begin it meanwhile.
+whose row is locked so that no worker can begin it meanwhile.
 
 A delivery is found by the sender's id and by its key through one index: equal keys have equal ids.
 """
@@ -464,7 +464,7 @@ def _taking_at_once(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[st
 
 
 def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken]]:
-    """For a store with one writer: between two of its steps nobody else writes.
+    """For a store with one writer: between two of its steps no other writer comes.
 
     Most are new, so all are stored, and who could not be is looked for only if some were not.
     """
@@ -488,7 +488,7 @@ def _taking(arrivals: Sequence[Arrival], rates: Rates) -> Script[dict[str, Taken
 
 
 def _repeating(arrivals: Sequence[Arrival], stored: int) -> Script[dict[str, Taken]]:
-    """What is told of those that were taken in before; `stored` are new."""
+    """What is reported for those that were taken in before; `stored` are new."""
     rows = yield KNOWN_KEYS, [(arrival.delivery_id, arrival.key, stored) for arrival in arrivals]
     known = {key for row in rows for key in orjson.loads(row[0])}
     old = {arrival.key: arrival for arrival in arrivals if arrival.key in known}
@@ -508,7 +508,7 @@ def _rows(arrivals: Sequence[Arrival], job_of: Mapping[str, str]) -> list[Row]:
 
 
 def _waiting(arrivals: Sequence[Arrival]) -> Script[dict[str, tuple[str, int]]]:
-    """Jobs that nobody has begun, with the room they have, by subject."""
+    """Jobs that no worker has begun, with the room they have, by subject."""
     subjects = sorted({arrival.job.subject for arrival in arrivals if arrival.job.subject})
     if not subjects:
         return {}

@@ -31,7 +31,7 @@ class AppriseNotifier:
             async with asyncio.timeout(self._deadline):
                 told = await asyncio.to_thread(self._send, title, text)
         except TimeoutError:
-            raise Unavailable(f"nobody took the message within {self._deadline:g} s") from None
+            raise Unavailable(f"the message was not taken within {self._deadline:g} s") from None
         if not told:
             raise Unavailable("not all who should have been told could be reached")
 

@@ -1,7 +1,7 @@
 """Ticks of a schedule: our own, and those of a scheduler outside, such as Cloud Scheduler.
 
-A tick is named by its schedule and the time at which it was due, so that it happens once whoever
-sends it, and however often. Times are compared in UTC, whatever zone they were written in.
+A tick is named by its schedule and the time at which it was due, so that it happens once whichever
+process sends it, and however often. Times are compared in UTC, whatever zone they were written in.
 """
 
 from __future__ import annotations

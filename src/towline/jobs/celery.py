@@ -2,13 +2,13 @@
 
 SQL decides what runs; a message only says "look at this job now". So Redis may lose, repeat or
 reorder messages, and a message may be given up at any time: the sweeper tells again of every job
-that is due and that nobody has begun. From that follow three liberties:
+that is due and that no worker has begun. From that follow three liberties:
 
 - Nothing waits for Redis. Ids wait in memory, each once, for one thread that publishes them, many
   in a pipeline. While Redis is away they stay there; what does not fit is left to the sweeper.
 - Messages are consumed without acknowledgement. Celery's own (a list of what is in hand, given
   again after a timeout) costs two round trips a message and would hand out jobs that SQL knows.
-- The queue has a limit. Jobs beyond it are told of as it shrinks, so that a backlog which takes
+- The queue has a limit. Jobs beyond it are sent as it shrinks, so that a backlog which takes
   longer than the sweeper's patience does not fill Redis with the same ids over and over.
 
 A job that is not due yet is never published with an ETA, which Celery on Redis would deliver
@@ -259,7 +259,7 @@ class _Wire:
     def _failed(self, trouble: Exception) -> None:
         if not self._down:
             self._down = True
-            _log.warning("broker_unavailable error=%s: jobs are told of later", trouble)
+            _log.warning("broker_unavailable error=%s: jobs are sent later", trouble)
         self.close()
         self.room = 0
 

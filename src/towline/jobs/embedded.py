@@ -43,7 +43,7 @@ class ShoutingBell:
         self._shouting: asyncio.Task[None] | None = None
         self._again = False
         self.hungry = False
-        """Whether somebody in this process waits for work."""
+        """Whether a worker in this process waits for work."""
 
     def ring(self, job_ids: Sequence[str] = ()) -> None:
         if self.hungry:
@@ -55,7 +55,7 @@ class ShoutingBell:
             self._again = True
 
     async def _shout(self) -> None:
-        """Whoever rings while it is being told, or shortly after, is told with the next one."""
+        """A ring while another is under way, or shortly after, goes out with the next one."""
         try:
             for pause in chain(_BETWEEN_SHOUTS_SECONDS, repeat(_BETWEEN_SHOUTS_SECONDS[-1])):
                 self._again = False
@@ -163,7 +163,7 @@ class EmbeddedWorker:
             _log.error("worker_error", exc_info=task.exception())
 
     async def _rest(self, heard: asyncio.Event) -> None:
-        """Until somebody rings, the next job is due, or it is time to look by oneself."""
+        """Until the bell rings, the next job is due, or it is time to look by oneself."""
         try:
             due = await self._jobs.due_in((OWN_QUEUE,))
         except Transient:

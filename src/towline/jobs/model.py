@@ -25,7 +25,7 @@ class NewJob(NamedTuple):
     repo: str | None = None
     """Jobs of one repository share its slots."""
     subject: str | None = None
-    """Deliveries about one subject may share a job that nobody has begun."""
+    """Deliveries about one subject may share a job that no worker has begun."""
     priority: int = 0
     """Higher goes first."""
     delay_us: int = 0

@@ -1,4 +1,4 @@
-"""Claim ▸ run ▸ settle: what a worker does with jobs, whoever tells it that there are some.
+"""Claim ▸ run ▸ settle: what a worker does with jobs, whichever engine wakes it.
 
 One loop renews the leases of all jobs in hand with one statement. A job whose lease was lost, or
 may have been because the store did not answer in time, is cancelled before its lease ends: the
@@ -29,7 +29,7 @@ JOBS = Counter("towline_jobs", "Attempts by how they ended", ["kind", "outcome"]
 RETRIES = Counter("towline_pipeline_retry", "Attempts that will be repeated", ["kind"])
 SKIPPED = Counter("towline_pipeline_runs_skipped", "Jobs that another worker had begun", ["kind"])
 REAPED = Counter("towline_jobs_reaped", "Jobs taken from workers that died", ["kind", "state"])
-REPUBLISHED = Counter("towline_jobs_republished", "Jobs a broker was told of once more")
+REPUBLISHED = Counter("towline_jobs_republished", "Jobs that were sent to the broker again")
 QUEUED = Gauge("towline_jobs_queued", "Jobs that wait")
 RUNNING = Gauge("towline_jobs_running", "Jobs that run")
 

@@ -99,7 +99,7 @@ DUE_ONE = Statement(
     """,
 )
 
-# Among those that the statement above did not give: whose row somebody has in hand just now.
+# Among those that the statement above did not give: whose row another worker has in hand just now.
 BUSY = Statement("busy", {"id": "text"}, f"SELECT r.id {_OURS_AND_DUE}", writes=False)
 
 # A job of no repository needs no slot, and so no other look than this one.
@@ -408,7 +408,7 @@ class JobStore:
         """Also returns the slots for which jobs have to wait.
 
         Where others may be at the same repositories, each round is a transaction: who waits for
-        a turn twice in one may wait for somebody who waits for him.
+        a turn twice in one may wait for another caller that waits for it.
         """
         claimed: list[Claimed] = []
         waiting: set[_Slots] = set()
@@ -519,7 +519,7 @@ class JobStore:
 
     # ------------------------------------------------------------------ slots
 
-    # Whoever frees a slot looks for waiting jobs after that is committed, and whoever makes a job
+    # A worker that frees a slot looks for waiting jobs after its commit, and what makes a job
     # wait looks for free slots after that is: so one of the two sees the other.
 
     async def _call_back(self, slots: Iterable[tuple[str | None, bool]]) -> None:

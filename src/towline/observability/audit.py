@@ -1,7 +1,7 @@
 """The audit log as a file: one JSON object a line, rotated by size.
 
 `AuditFile` is a sink as `telemetry.Audit` describes it. A call stamps and queues the event; a
-thread of its own writes it a moment later, so that a slow or full disk holds nobody up. What
+thread of its own writes it a moment later, so that a slow or full disk holds up no request. What
 cannot be written is counted and logged once, and never raised.
 
 Several processes may write one file. Each line is one append, and lines do not mix. Whoever finds

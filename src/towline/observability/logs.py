@@ -69,7 +69,7 @@ class TextLines(logging.Formatter):
 
 
 def configure(form: Literal["auto", "json", "text"], level: str) -> None:
-    """Send Towline's log lines to standard error, which is a terminal or somebody's collector."""
+    """Send Towline's log lines to standard error, which is a terminal or a log collector."""
     _leave_out_what_no_line_shows()
     text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)

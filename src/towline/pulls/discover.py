@@ -1,7 +1,7 @@
-"""Pull requests that no webhook told of, at either end of their lives, and links to successors.
+"""Finds pull requests whose webhooks were lost, at either end of their lives, and successors.
 
 A sweep does not look at those that wait for a person. So it is here that they are found to be
-merged or closed, where the webhook that told of it was lost.
+merged or closed, where the webhook that reported it was lost.
 """
 
 from __future__ import annotations

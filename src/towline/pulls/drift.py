@@ -166,7 +166,7 @@ def _still_hoped_for(
 
 
 def passed_through(record: PullRecord, actual: State, facts: Facts) -> list[State]:
-    """The states that it must have reached on its way, which nobody told of."""
+    """The states that it must have reached on its way, and which were never reported."""
     if record.state not in _PLACE or actual not in _PLACE:
         return [actual]
     first, last = _PLACE[record.state], _PLACE[actual]

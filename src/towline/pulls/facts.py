@@ -95,7 +95,7 @@ class Facts:
     conflicts: bool | None = None
     behind: bool | None = None
     transient: bool | None = None
-    """Whether the failure of its checks may pass by itself; None while nobody has looked."""
+    """Whether the failure of its checks may pass by itself; None until its log was read."""
     evidence: str = ""
     """The line that shows it."""
     author: str | None = None
@@ -202,7 +202,7 @@ def policy_verdict(facts: Facts, doubted_us: int | None = None) -> Verdict:
 
 
 def is_old(heard_us: int, at: float | None, doubted_us: int | None) -> bool:
-    """Whether a word is from before; if nobody noted when it was heard, by the sender's time."""
+    """Whether a word is from before; if it is not known when it was heard, by the sender's time."""
     if doubted_us is None:
         return False
     if heard_us:

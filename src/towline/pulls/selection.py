@@ -16,7 +16,7 @@ _KNOWN_ID: Final = re.compile(r"(CVE)-[\d-]+|(GHSA)-[\w-]+", re.IGNORECASE)
 def same_login(named: str, actor: Actor) -> bool:
     """Logins have no case. Some APIs leave out the `[bot]` that an app's login ends in.
 
-    It is added only for what the forge says is a bot, so that nobody can register its bare name.
+    It is added only for what the forge says is a bot, so that no person can register its bare name.
     """
     login, wanted = actor.login.casefold(), named.casefold()
     if login == wanted:
@@ -25,7 +25,7 @@ def same_login(named: str, actor: Actor) -> bool:
 
 
 def is_person(actor: Actor | None, ours: Collection[str] = ()) -> bool:
-    """Neither a bot nor one of our own logins; an actor that nobody names is no person."""
+    """Neither a bot nor one of our own logins; an actor without a name is no person."""
     if actor is None or actor.is_bot or actor.login.casefold().endswith(_BOT):
         return False
     return not any(same_login(one, actor) for one in ours)

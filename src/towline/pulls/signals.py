@@ -1,7 +1,7 @@
 """How a team's bots are recognised, and how they are poked: configuration, as plain data.
 
-A signal says what an outcome looks like from the outside. A trigger says how to make somebody act.
-Nothing here names a bot of a certain team; where a team has none, `native` does its job.
+A signal says what an outcome looks like from the outside. A trigger says how to make a bot or a CI
+act. Nothing here names a bot of a certain team; where a team has none, `native` does its job.
 """
 
 from __future__ import annotations

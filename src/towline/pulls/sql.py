@@ -142,7 +142,7 @@ def _only_known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
 # --------------------------------------------------------- pull_statements
 # The SQL of pull requests. A record is changed only in the version that was read.
 #
-# Whoever comes second waits for the row, finds another version, and reads again.
+# The second writer waits for the row, finds another version, and reads again.
 
 _ALL = ", ".join(f"p.{column}" for column in COLUMNS)
 _KEY = {"repo": "text", "number": "bigint"}

@@ -1,4 +1,4 @@
-"""How long a pull request may stay in a state before somebody should look."""
+"""How long a pull request may stay in a state before the reconciler looks at it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Healed(NamedTuple):
     seconds: tuple[float, ...]
     """From each first remedy until it went on."""
     alone: bool
-    """Whether nobody gave a command and nothing was escalated."""
+    """Whether no person gave a command and nothing was escalated."""
 
 
 class End(NamedTuple):

@@ -76,7 +76,8 @@ class Filter(NamedTuple):
 
 StaleKey: TypeAlias = tuple[int, str, int, State, int]
 """When it became stale, repository, number, state, and since when it is in it: enough to tell
-which are stale. Whoever takes one reads the rest. Plain rows, for there may be very many."""
+which are stale. The process that takes one reads the rest. Plain rows, for there may be very
+many."""
 
 
 class LogPlace(NamedTuple):
@@ -241,7 +242,7 @@ def _record(row: Row) -> PullRecord | None:
 
 
 def _changing(ref: PullRef, decide: Decide) -> Script[tuple[Changed, list[str]]]:
-    """Read, decide, write; again, if somebody else wrote in between."""
+    """Read, decide, write; again, if another process wrote in between."""
     for _ in range(_MOST_RACES):
         row = (yield q.READ, [(ref.repo, ref.number)])[0]
         record = _record(row)

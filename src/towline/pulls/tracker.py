@@ -40,7 +40,7 @@ from towline.pulls.transitions import Context, Entry, decide, opened, opens
 ContextOf: TypeAlias = Callable[[str], Context]
 """What the events of a repository are read by."""
 Orders: TypeAlias = Callable[[Commented, Stored], Awaitable[None]]
-"""Told of each comment on a pull request under tow that has a slash command."""
+"""Gets each comment on a pull request under tow that has a slash command."""
 
 _SOURCES: Final[dict[str, EventSource]] = {
     "github": "github-webhook",
@@ -81,7 +81,7 @@ class Tracker:
         self._orders = orders
 
     async def __call__(self, stored: Stored, events: Sequence[Event]) -> None:
-        """Apply a delivery's events; to be told of it again does no harm."""
+        """Apply a delivery's events; the same delivery again does no harm."""
         for place, event in enumerate(events):
             aim = await self._aim(event)
             for ref in aim.refs:
@@ -109,7 +109,7 @@ class Tracker:
         return await self._pulls.change(ref, decision)
 
     async def observe(self, ref: PullRef, snapshot: Snapshot) -> Changed:
-        """Take an open pull request under tow that no webhook told of; known ones are left."""
+        """Take an open pull request under tow that no webhook reported; known ones are left."""
         context = self._context_of(ref.repo)
         pull = snapshot.pull
 

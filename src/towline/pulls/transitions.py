@@ -183,7 +183,7 @@ def led_back(facts: Facts, signals: Signals, about: Mapping[str, object]) -> Tol
 def _passing(
     record: PullRecord, before: Verdict, about: dict[str, object], passed_now: bool
 ) -> list[Told]:
-    """A check that had failed and passes now was run again, also if nobody told of its start."""
+    """A check that had failed and passes now was run again, also if its start was not reported."""
     passed = Told("CHECKS_PASSED", None, about)
     if record.state == "CHECKS_FAILED":
         return [Told("CHECKS_STARTED", None, about | {"implied": True}), passed]
@@ -352,7 +352,7 @@ def opens(event: PullRequestChanged, towing: Towing) -> bool:
 
 
 def _is_our_echo(record: PullRecord, event: Event, context: Context) -> bool:
-    """A status that we emitted again as it stands, to wake its listeners: nobody's verdict."""
+    """A status that we emitted again as it stands, to wake its listeners: no verdict."""
     if not isinstance(event, CheckChanged) or event.check != "status" or event.actor is None:
         return False
     known = record.facts.policy_checks.get(event.name) or record.facts.checks.get(event.name)

@@ -125,7 +125,7 @@ def case_of(
 
 
 MOST_UNANSWERED: Final = 30
-"""A try that nobody answers is given back, but not for ever: five hours of probes in an outage."""
+"""A try without an answer is given back, but not for ever: five hours of probes in an outage."""
 
 
 def unanswered(events: Iterable[PullEvent], strategy: Strategy, since_us: int) -> int:
@@ -140,11 +140,11 @@ def unanswered(events: Iterable[PullEvent], strategy: Strategy, since_us: int) -
 
 
 def given_up(diagnosis: Diagnosis, events: Sequence[PullEvent], since_us: int) -> Diagnosis:
-    """A person's matter after all, if nobody has answered for too long."""
+    """Ask a person after all, if no answer has come for too long."""
     strategy = STRATEGY_OF.get(diagnosis.action)
     if strategy is None or unanswered(events, strategy, since_us) < MOST_UNANSWERED:
         return diagnosis
-    reason = f"Nobody answered {MOST_UNANSWERED} tries of {strategy}"
+    reason = f"{MOST_UNANSWERED} tries of {strategy} got no answer"
     return diagnosis._replace(action="NEEDS_INTERVENTION", reason=reason)
 
 

@@ -93,7 +93,7 @@ class Breakers:
     async def announce(self) -> list[str]:
         """One job for each opening of a breaker, however often this is called; those open now.
 
-        While the one for all is open, people know: the others are not told of besides.
+        While the one for all is open, people know: the others are not announced as well.
         """
         reports = [await self._kept[name].report() for name in self._kept]
         opened = [report for report in reports if report.state != "closed"]

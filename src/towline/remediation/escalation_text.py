@@ -82,14 +82,14 @@ def breaker_notice(name: str, failure_rate: float) -> Notice:
 
 def nobody_reopens(record: PullRecord) -> Notice:
     """It was closed for a fresh one, and the fix pipeline is not set up to open that."""
-    text = f"{record.ref} was closed for a fresh one, which nobody opens"
+    text = f"{record.ref} was closed for a fresh one, and needs a person to open it"
     lines = [
         f"Pull request: {record.url or record.ref}",
         f"Title: {_plain(record.title)}",
         f"Vulnerability: {record.vulnerability_id or 'not known'}",
         f"Reason: it conflicts, and {record.ref.repo} is not in fix.repos.",
         "",
-        "Add it there for the next time; this one takes a person.",
+        "Open a pull request by hand, and add the repository there for the next time.",
     ]
     return Notice(text, "\n".join(lines))
 

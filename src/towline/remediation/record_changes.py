@@ -256,7 +256,7 @@ def intent_of(record: PullRecord | None, intent_id: str) -> Intent | None:
 
 
 def try_id(record: PullRecord) -> str:
-    """Of the try under way; the same if it is made again as nobody knows whether it arrived.
+    """Of the try under way; the same if it is made again because it may not have arrived.
 
     A try that was given back counts anew, and what it would change is as it was.
     """
@@ -276,7 +276,7 @@ def as_strategy(intent: Intent) -> Strategy:
 def closing(
     reason: str, source: EventSource, key: str, substatus: str | None, jobs: Sequence[NewJob] = ()
 ) -> Recorder:
-    """It was closed by us; if a webhook told of that first, only what it could not know is new."""
+    """It was closed by us; if a webhook reported that first, only what it could not know is new."""
 
     def record_it(record: PullRecord, now_us: int) -> Change:
         payload: dict[str, object] = {"reason": reason, "from": record.state}

@@ -1,7 +1,8 @@
 """Close and reopen: the old pull request is closed, and the fix pipeline opens a fresh one.
 
-guard ▸ comment ▸ close ▸ count ▸ record and queue the fix, in one transaction. Whoever finds it
-closed with its intent open goes on from the count: each of these is done once, by the intent's id.
+guard ▸ comment ▸ close ▸ count ▸ record and queue the fix, in one transaction. A process
+that finds it closed with its intent open goes on from the count: each of these is done once, by the
+intent's id.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Closer:
             said = f"duplicate PR exists: {twin.ref}"
             return await self._end(record, "unneeded", said, source, restart=True)
         if record.vulnerability_id is None and not self._policy.reopen_unknown:
-            said = "nobody could open a fresh one: its vulnerability is not known"
+            said = "no fresh one can be opened: its vulnerability is not known"
             return await self._end(record, "failed", said, source, restart=True)
         try:
             done = await self._close(record)
@@ -70,7 +71,7 @@ class Closer:
             return await self._finish(record, source)
         if condition == "open":
             return await self._end(record, "unavailable", "it was not closed", source, refund=True)
-        said = f"it was {condition} by somebody else"
+        said = f"it was {condition} by another user"
         return await self._end(record, "unneeded", said, source, refund=True)
 
     async def _twin(self, record: PullRecord) -> PullRecord | None:
@@ -97,7 +98,7 @@ class Closer:
             await self._store.count_reopened(record.vulnerability_id, intent.id)
         jobs, detail = [fix_job(record, intent)], "closed; a fresh one is asked for"
         if not self._policy.opens_anew(record.ref.repo):
-            detail = f"closed; nobody opens a fresh one: {record.ref.repo} is not in fix.repos"
+            detail = f"closed; open a fresh one by hand: {record.ref.repo} is not in fix.repos"
             mark = f"unreplaced {intent.id}"
             jobs.append(notice_job(nobody_reopens(record), intent.began_us, mark))
         closing = records.closing(CLOSING_TEXT, source, f"closed {intent.id}", "REPLACED", jobs)

@@ -3,9 +3,9 @@
     look ▸ intent recorded ▸ action made ▸ taken recorded ▸ effect observed ▸ outcome recorded
 
 The intent holds a trace of what the effect would change. While it is open nothing else is tried
-on that pull request, and whoever finds it later looks for the effect instead of acting again.
-When nobody answers, the try is given back at once, but the intent stays until its time is up: the
-action may have been made after all.
+on that pull request, and a process that finds it later looks for the effect instead of acting
+again. When no answer comes, the try is given back at once, but the intent stays until its time is
+up: the action may have been made after all.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Remediator:
         taken = self._as_known(record, records.made(intent.id, watch, expected_us))
         changed = await self._store.change(record.ref, taken)
         if records.intent_of(changed.record, intent.id) is None:
-            return Remedied("done", "somebody else has recorded its outcome", changed.record)
+            return Remedied("done", "another process has recorded its outcome", changed.record)
         return Remedied("pending", "", changed.record)
 
     def _judges(self, ref: PullRef, strategy: Strategy) -> bool:

@@ -2,7 +2,7 @@
 
 A remedy's effect is that something which it is meant to change has changed. What that is has a
 trace, a short text; the trace before the action is kept with the intent, and another trace later
-is the effect, whoever looks and however often the process died in between.
+is the effect, however often the process died in between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from towline.pulls.signals import Poked, Signals, Trigger
 CLOSING_TEXT: Final = "Closing due to merge conflicts. A new PR will be created automatically."
 _NOBODY: Final = (
     "The fix pipeline would open it, but it is not set up for {repo} (`fix.repos`): "
-    "a person has to see to this."
+    "please open it by hand."
 )
 EMPTY_COMMIT_TEXT: Final = "Run the checks again"
 
@@ -116,7 +116,7 @@ class Judged(NamedTuple):
 def judged(facts: Facts, author: str | None, signals: Signals) -> Judged:
     """Separation of duties, the build, and nothing else: the forge enforces its own rules."""
     if facts.approved_by and set(facts.approved_by) <= {author}:
-        says = f"separation of duties: {author} wrote it, and nobody else approved it"
+        says = f"separation of duties: {author} wrote it, and no other person approved it"
         return Judged(False, "SOD_FAILURE", says)
     checks = counted(facts, signals)
     unmet = [name for name, check in sorted(checks.items()) if check.conclusion not in PASSING]
@@ -124,7 +124,7 @@ def judged(facts: Facts, author: str | None, signals: Signals) -> Judged:
     if unmet or not checks:
         says = f"the build is not green: {', '.join(unmet[:5]) or 'there are no checks'}"
         return Judged(False, "BUILD_FAILURE", says)
-    return Judged(True, None, "its checks are green, and nobody approves their own work")
+    return Judged(True, None, "its checks are green; authors do not approve their own work")
 
 
 _WORD: Final = re.compile(r"\{(repo|owner|name|branch|number)\}")

@@ -1,4 +1,4 @@
-"""How somebody is poked: ten kinds of triggers, each one call to the forge, a CI or an address."""
+"""Triggers a bot or a CI in ten ways, each of them one call to the forge, a CI or an address."""
 
 from __future__ import annotations
 
@@ -111,13 +111,13 @@ class Poker:
         return self._forges[errand.ref.forge]
 
     async def _natively(self, errand: Errand) -> Poke:
-        """Our own work where a team has no bot; the policy is judged by whoever asked."""
+        """Our own work where a team has no bot; the caller judges the policy."""
         if errand.poked == "rebuild":
             return await self._by_rerun(errand)
         if errand.poked == "merge":
             return Poke(await self._forge(errand).merge(errand.ref, errand.head_sha))
         if errand.poked != "approver":
-            return Poke(Done("unsupported", f"nobody is poked for {errand.poked}"))
+            return Poke(Done("unsupported", f"there is no trigger for {errand.poked}"))
         author = errand.sight.pull.author
         if author is not None and author.login in self._own_logins:
             return Poke(Done("blocked", f"{author.login} wrote it and may not approve it"))

@@ -1,1 +1,1 @@
-"""Where programs run that nobody vouches for."""
+"""Runs untrusted programs."""

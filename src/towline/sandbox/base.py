@@ -1,4 +1,4 @@
-"""A sandbox: runs one command of somebody else's, within limits."""
+"""A sandbox runs one untrusted command within limits."""
 
 from __future__ import annotations
 

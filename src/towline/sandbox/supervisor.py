@@ -221,7 +221,7 @@ def _send(pid: int, number: int) -> None:
 
 def _take_precedence() -> None:
     """Before all that the command may start, where that is allowed: who forks for ever would
-    leave no time to whoever is to end it. Children do not inherit it."""
+    leave no time to the process that is to end it. Children do not inherit it."""
     with contextlib.suppress(AttributeError, OSError):
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, policy, os.sched_param(1))

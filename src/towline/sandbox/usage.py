@@ -73,7 +73,7 @@ def _own_share(pid: int) -> int:
 
 
 def _private(pid: int) -> int:
-    """What it shares with nobody: all that can be told where the kernel says no more."""
+    """What it shares with no other process: all that can be told where the kernel says no more."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             facts = file.read().split()

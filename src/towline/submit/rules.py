@@ -20,7 +20,7 @@ from towline_once.canonical_json import MAX_INTEGER, canonical, payload_hash
 from towline_once.errors import Rejected
 
 QUEUE_PREFIX: Final = "mesh:"
-"""Queues of submitted kinds; Towline's own queue has no such name, so nobody can submit to it."""
+"""Queues of submitted kinds. Towline's own queue has no such name: no client can submit to it."""
 
 LONGEST_KIND: Final = 100
 LONGEST_KEY: Final = 255
@@ -96,8 +96,8 @@ def read_submission(body: Any) -> Submission:
 def stored_json(value: Any) -> str:
     """JSON as it is kept and given out, equal for equal values.
 
-    Not the RFC 8785 form, in which a large float looks like an integer: whoever reads that as one
-    gets a value that has no such form any more.
+    Not the RFC 8785 form, in which a large float looks like an integer: a reader that takes it for
+    one gets a value that has no such form any more.
     """
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -275,8 +275,8 @@ def read_failure(body: Any) -> Failure:
 def sealed(completion: Completion, key: bytes | None) -> Seal:
     """The digests to keep; `BadDigest` if one that was given is wrong.
 
-    Without a key an HMAC cannot be checked here. It is kept all the same: whoever reads the result
-    may have the key.
+    Without a key an HMAC cannot be checked here. It is kept all the same: the client that reads the
+    result may have the key.
     """
     digest = hashlib.sha256(completion.form).hexdigest()
     _compare("sha256", completion.sha256, digest)

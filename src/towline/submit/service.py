@@ -457,7 +457,7 @@ class Submit:
     # ------------------------------------------------------------------ upkeep
 
     async def measure(self) -> None:
-        """Bring the gauge of the store's size up to date, for whoever reads it now."""
+        """Bring the gauge of the store's size up to date, for the scrape that reads it now."""
         await self._room.measure_again()
 
     async def cleanup(self) -> Turn:

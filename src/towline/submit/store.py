@@ -1,7 +1,7 @@
 """Requests of the submit API in SQL: the key's check, the request and its job are one transaction.
 
 The unique index on client and key decides between submits that come at the same time, in however
-many processes: whoever does not get its row in looks at the one that stands there. Nothing is
+many processes: the loser looks at the row that stands there. Nothing is
 raised for that, since one key in a shared transaction must not cost the others their answers.
 
 A script may be run again after a commit whose answer was lost; a row with the request's own id is
@@ -373,7 +373,7 @@ def _queueing(proposals: Sequence[Proposal]) -> Script[dict[str, Submitted]]:
 
 
 def _comparing(proposals: Sequence[Proposal], rules: _Rules) -> Script[dict[str, Submitted]]:
-    """What stands under each key; nothing is told of one whose row is gone or was replaced."""
+    """What stands under each key; nothing for one whose row is gone or was replaced."""
     found = yield from _looking_up([p for p in proposals if p.key is not None], rules)
     told: dict[str, Submitted] = {}
     expired: list[tuple[Proposal, str]] = []

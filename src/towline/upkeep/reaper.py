@@ -18,7 +18,7 @@ class Reaper:
     def __init__(
         self, jobs: JobStore, bell: Bell, room: Callable[[], int] = lambda: _BATCH
     ) -> None:
-        """`room` tells how many jobs a broker can be told of at the moment."""
+        """`room` tells how many jobs a broker can take at the moment."""
         self._jobs = jobs
         self._bell = bell
         self._room = room
@@ -38,7 +38,7 @@ class Reaper:
                 return
 
     async def republish(self) -> None:
-        """Ring for jobs that are due and that nobody was told of lately."""
+        """Ring for jobs that are due and that were not announced lately."""
         while (room := min(_BATCH, self._room())) > 0:
             lost = await self._jobs.unpublished(room, _LOST_AFTER_US)
             if lost:

@@ -150,7 +150,7 @@ def _on_memory(name: str, clock: Clock) -> Backend:
 
 
 def backend_over(database: Database, clock: Clock) -> Backend:
-    """Everything the library can do, on a database that somebody else closes as well."""
+    """Everything the library can do, on a database that the caller closes."""
     from towline_once.coordination import sql
     from towline_once.idempotency.sql import SqlRecords
 

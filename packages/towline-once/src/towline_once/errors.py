@@ -2,7 +2,7 @@
 
 `Rejected`   the input is wrong: change it, do not retry.
 `Transient`  nothing is known to be wrong with the input: try again later.
-`Conflict`   somebody else holds or used the thing: the message says who or what.
+`Conflict`   another holder has or used the thing: the message says which.
 `LeaseLost`  what the caller held is no longer theirs: stop, and write nothing.
 
 Beside them, `WrongLoop` and `Forked` are mistakes in a program: a handle works in the event loop

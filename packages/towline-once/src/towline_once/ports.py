@@ -28,7 +28,7 @@ class DeduplicationStore(Protocol):
 
 
 class Grant(NamedTuple):
-    """A lease somebody holds. `ticket` is the place in the queue it was granted to, or 0."""
+    """A lease that is held. `ticket` is the place in the queue it was granted to, or 0."""
 
     name: str
     holder: str
@@ -47,7 +47,7 @@ class LeaseStore(Protocol):
     """
 
     async def take(self, name: str, holder: str, address: str, ttl_us: int) -> Grant | None:
-        """Take the lease if it is free and nobody waits for it."""
+        """Take the lease if it is free and no caller waits for it."""
         ...
 
     async def enqueue(
@@ -152,7 +152,7 @@ class Mailbox(Protocol):
         ...
 
     def expects(self, topic: str) -> bool:
-        """Whether somebody in this process waits for the topic."""
+        """Whether a caller in this process waits for the topic."""
         ...
 
     def forget(self, topic: str, event: asyncio.Event) -> None: ...

@@ -74,7 +74,7 @@ def write_private(path: Path, content: bytes, *, over: bool = False) -> None:
     """`FileExistsError` where there is a file, unless it is to be written `over`."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if over else os.O_EXCL)
     with os.fdopen(os.open(path, flags, OWNER_ONLY), "wb") as out:
-        with contextlib.suppress(PermissionError):  # of a file of somebody else's
+        with contextlib.suppress(PermissionError):  # of another user's file
             _set_mode(out.fileno())
         out.write(content)
 
@@ -128,7 +128,7 @@ def read_secret_when_whole(path: Path) -> bytes | None:
 
 
 def _put_at_once(path: Path, content: bytes) -> None:
-    """The whole content has the name at once, and whoever comes second changes nothing."""
+    """The whole content has the name at once, and a second writer changes nothing."""
     half = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with os.fdopen(_made(half), "wb") as out:

@@ -254,7 +254,7 @@ class WorldForge:
         if pull.head_sha != head_sha:
             return Done("moved")
         if pull.author.login == self.login:
-            return Done("blocked", "nobody approves a pull request of their own")
+            return Done("blocked", "an author cannot approve their own pull request")
         for review in self.world.standing_reviews(pull):
             mine = review.author.login == self.login and review.commit_id == head_sha
             if mine and review.state == "APPROVED":

@@ -30,7 +30,7 @@ def load_fixers(
         entry_points(group=GROUP) if found is None else found,
         key=lambda point: not point.value.startswith(_OWN),
     ):
-        known.setdefault(point.name, point)  # Nobody replaces one of ours.
+        known.setdefault(point.name, point)  # A plug-in cannot replace one of ours.
     fixers: dict[str, Fixer] = {}
     for name in dict.fromkeys(names):
         fixer = _built(name, known.get(name), config)

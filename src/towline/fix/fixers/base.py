@@ -1,7 +1,7 @@
 """Who makes a patch: anything from a linter to a coding agent, as a plug-in.
 
 Fixers are found by the entry point group `towline.fixers`. One changes files in its workspace and
-says what it did; what it changed is then looked at by others, whoever it was.
+says what it did; the later stages judge what it changed, whichever fixer it was.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A read costs one point and a write five, of 900 a minute. Writes go one at a time, at least a
 second apart, at most 80 a minute and 500 an hour. A write waits in line for its turn, but no
-longer than a deadline: whoever would, is told at once when to come again, and nothing was sent.
+longer than a deadline: it fails at once, says when to come again, and sends nothing.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _check_runs(seen: Seen) -> Iterable[CheckChanged]:
 
 
 def _is_of_an_old_attempt(run: Object, suite: Object | None, workflow: WorkflowRun | None) -> bool:
-    """Whether a red verdict is one that somebody has asked to be reached anew.
+    """Whether a red verdict is one that a person or bot has asked to be reached anew.
 
     Of Actions the attempt decides. Any other app's suite that is queued again has been asked for
     again, whatever its old runs still show.

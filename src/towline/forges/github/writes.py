@@ -159,7 +159,7 @@ class GitHubWriter:
             return Done("moved")
         own = await self._access.own_login()
         if _is_by(pull, own):
-            return Done("blocked", "nobody approves a pull request of their own")
+            return Done("blocked", "an author cannot approve their own pull request")
         if await self._has_approved(ref, own, head_sha):
             return Done("already")
         answer = await self._access.write(

@@ -127,5 +127,5 @@ def _is_of(pipeline: Object, head_sha: str | None) -> bool:
 
 
 def _gravest(all_done: Sequence[Done]) -> Done:
-    """One word for several pipelines: the one that needs somebody the most."""
+    """One word for several pipelines: the one that needs a person the most."""
     return max(all_done, key=lambda done: _GRAVITY.index(done.status))

@@ -139,7 +139,7 @@ class GitLabPolling:
         return self._delivery(known_as, known_as, payload)
 
     def _is_new(self, item: Object) -> bool:
-        """Then it is its author who acted; of later changes nobody knows."""
+        """Then it is its author who acted; the author of later changes is not known."""
         created = reading.moment(item, "created_at")
         return created is not None and round(created * 1e6) >= (self._since_us or 0)
 

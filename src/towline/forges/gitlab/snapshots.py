@@ -354,7 +354,7 @@ class GitLabReader:
 
     @bounded
     async def permission(self, repo: str, login: str) -> Permission:
-        """Somebody who is no member has none, also where the project is public."""
+        """A person who is no member has none, also where the project is public."""
         found, _ = await self._api.page("/users", f"user {login[:100]}", {"username": login})
         named = (one for one in found if _same_name(payload.text(one, "username"), login))
         user_id = next((payload.ident(one, "id") for one in named), None)

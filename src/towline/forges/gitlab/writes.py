@@ -130,7 +130,7 @@ class GitLabWriter(GitLabPipelines):
         return False
 
     async def _who_am_i(self) -> str:
-        """Whose token it is: a marker that somebody else wrote is not ours."""
+        """Whose token it is: a marker of another author is not ours."""
         if self._own_name is None:
             found = await self._api.get("/user", "user of this token")
             self._own_name = reading.text(found, "username") or ""

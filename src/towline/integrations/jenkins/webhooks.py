@@ -128,7 +128,7 @@ def _number(payload: Object, parameters: Object) -> int | None:
 
 
 def _first_commit(parameters: Object) -> str | None:
-    """The head itself, where the build's own commit is a merge of it that nobody else knows."""
+    """The head itself, where the build's own commit is a merge of it that only Jenkins knows."""
     found = (reading.commit(parameters, name) for name in _COMMIT_PARAMETERS)
     return next((sha for sha in found if sha), None)
 

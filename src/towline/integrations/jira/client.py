@@ -1,6 +1,6 @@
 """Jira's issues by JQL, with their comments, read from time to time and told as webhooks are.
 
-JQL compares with minutes, and reads absolute times by the time zone of whoever asks. So it is asked
+JQL compares with minutes, and reads absolute times by the time zone of the caller. So it is asked
 for what changed in the last so many minutes, counted by Jira's own clock. An answer that was given
 so late that these were too few is not believed, and asked for again. Cloud has a search with
 tokens for its pages; Data Center has none of that, and is asked in the old way. Version 2 of the

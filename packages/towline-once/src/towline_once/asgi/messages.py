@@ -66,7 +66,7 @@ class Problem(Exception):
 
 def unforeseen(path: str) -> Problem:
     """The last resort where an error is handled: logged with its traceback, answered without."""
-    _log.exception("an error that nobody expected, in %.200a", path)
+    _log.exception("an unexpected error in %.200a", path)
     return Problem(500, "internal_error", "see the log")
 
 
@@ -89,7 +89,7 @@ async def answer_whole(
 
 
 class Hangup(Exception):
-    """The client left before its request was complete: nobody is there to answer."""
+    """The client left before its request was complete, so there is none to answer."""
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:

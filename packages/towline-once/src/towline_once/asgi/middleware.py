@@ -7,7 +7,7 @@ that renews its token and retries is still the same caller.
 The first request claims the key and runs the app, in a task of its own: a client that leaves, or
 a server that cancels the request, neither stops the app nor loses the record. The claim is
 heartbeated until the answer is complete. The answer passes through to the client as it comes; only
-its last message waits for the record, so whoever has the whole answer will get it replayed.
+its last message waits for the record, so a client that has the whole answer will get it replayed.
 
 * a status of `store_statuses`: recorded, and replayed with `Idempotent-Replayed: true`;
 * another one below 500: a refusal, so the key is free again and no attempt counts;

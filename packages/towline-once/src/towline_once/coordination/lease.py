@@ -3,8 +3,8 @@
 A lease is renewed at half its time to live, and does not begin if it was slept through. The holder
 trusts it only for as long as its own monotonic clock has not passed nine tenths of that time since
 it *sent* the last renewal that was confirmed: the store's lease then still runs, whatever the
-network did. If by then no renewal was confirmed, or the store says that the lease went to somebody
-else, `lost` is set and the body is cancelled; it surfaces as `LeaseLost`. A holder that slept
+network did. If by then no renewal was confirmed, or the store says that the lease went to another
+holder, `lost` is set and the body is cancelled; it surfaces as `LeaseLost`. A holder that slept
 through all this (a paused process) finds out at its next `check()` or timer, and until then is
 stopped by its token, which every store compares.
 

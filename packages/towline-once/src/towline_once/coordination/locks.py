@@ -1,8 +1,8 @@
 """Locks: leases with a queue, for code that must not run twice at the same time.
 
 Taking a free lock and giving it back are one round trip each. Who finds it held joins a queue and
-sleeps; the holder passes the lock on to the head of the queue and posts a wake-up, so nobody
-polls and nobody overtakes. A waiter also looks by itself when the lease it waits for should have
+sleeps; the holder passes the lock on to the head of the queue and posts a wake-up, so no
+waiter polls or overtakes. A waiter also looks by itself when the lease it waits for should have
 ended, and now and then besides, so a lost wake-up or a dead holder costs time, never the lock.
 
 A lock bounds waste; it cannot make a write safe by itself, for a paused holder does not know that
@@ -36,7 +36,7 @@ _SWEEP_BATCH = 2_500
 
 
 class LockService:
-    """Grants exclusive leases by key, in the order in which callers asked. `Locks.open` gives one."""
+    """Grants exclusive leases by key, in the order of the callers. `Locks.open` gives one."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class _Attempt:
             raise
 
     async def _give_back(self) -> None:
-        """Nobody heard of what may have been granted: ask for it once more, and pass it on."""
+        """Undo a grant whose answer was lost: ask for it once more, and pass it on."""
         place = (self._name, self._holder, self._mailbox.address, self._ttl_us)
         grant = await self._leases.take(*place)
         if grant is not None:
@@ -264,7 +264,7 @@ class _Attempt:
         sent_at = self._clock.monotonic()
         passed = await self._leases.pass_on(self._name, -1, self._mailbox.address)
         if passed is not None and not passed.holder:
-            return await self._take()  # nobody has a place in the queue any more, nor have we
+            return await self._take()  # no place in the queue is left, ours neither
         if passed is not None and passed.holder != self._holder:
             await self._service._announce(passed, sent_at)
         return passed
@@ -276,7 +276,7 @@ class _Attempt:
         return await self._leases.extend(self._name, lease.token, self._ttl_us)
 
     async def _leave_surely(self, enqueuing: asyncio.Future[int]) -> None:
-        """A place that is left behind would be granted the lock, and nobody would give it back."""
+        """A place that is left behind would be granted the lock, and never give it back."""
         try:
             await self._leave(enqueuing)
         except Transient:

@@ -1,7 +1,7 @@
 """Slots, marks, rates and documents in Redis, by the server's own time.
 
 Times are stored in the values and compared by the scripts; Redis's own expiry is only the broom
-for what nobody asks for any more. A call that cannot recognise its own earlier run by a holder
+for what is no longer asked for. A call that cannot recognise its own earlier run by a holder
 carries an id of its own, so that it may be repeated when its answer was lost.
 """
 
@@ -21,7 +21,7 @@ from towline_once.ports import Document, Grant, Paced
 #
 # A ticket is a token too, so later tickets are larger. A waiter leaves the queue when it is
 # granted
-# the lease, so nobody is granted it twice by one place in the queue. A lease that is passed on
+# the lease, so that it is not granted twice by one place in the queue. A lease that is passed on
 # remembers which call did it: if the answer was lost, the repeated call gets the same answer, and
 # the new holder is still woken. Redis forgets names a day after they were last used; tokens grow
 # all the same, for they come from one counter.

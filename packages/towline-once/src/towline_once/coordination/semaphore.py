@@ -111,7 +111,7 @@ class SlotService:
 
     async def _try(self, name: str, limit: int, holder: str, ttl_us: int) -> int | None:
         async def give_back() -> None:
-            """Nobody heard of what may have been granted: ask for it once more, and free it."""
+            """Undo a grant whose answer was lost: ask for it once more, and free it."""
             token = await self._slots.take(name, limit, holder, ttl_us)
             if token is not None:
                 await self._release(name, holder, token)

@@ -5,7 +5,7 @@ caller leaves at once, and a full flight does not wait for the end of the loop's
 mechanism serves the multi-row statement (PostgreSQL, SQLite); the pipeline of Redis and the shared
 commit of SQLite follow the same rule in their own modules.
 
-Flights that are `even` share the callers among their lanes. Whoever lands together comes back
+Flights that are `even` share the callers among their lanes. Callers that land together come back
 together: left alone, nearly all end up in one flight, and the store waits for the callers and the
 callers for the store. It pays where a call costs much by itself; else the fuller flight is better.
 
@@ -166,7 +166,7 @@ class Coalescer(Generic[Item, Result]):
         passengers: list[tuple[Item, asyncio.Future[Result]]],
         behind: Sequence[tuple[Item, asyncio.Future[Result]]] = (),
     ) -> None:
-        """Without a store nobody flies: nobody must wait for one deadline after the other."""
+        """Fail all callers without a store: none must wait for one deadline after the other."""
         try:
             results = await self._fly([item for item, _ in passengers])
             if len(results) != len(passengers):

@@ -161,7 +161,7 @@ class SqliteMailbox(LocalMailbox):
 _RETRY_SECONDS = 1.0
 _LARGEST_NOTIFY = 7_900
 _ALL = "towline_all"
-# Nobody needs to find a post after a crash, so its commit does not wait for the disk.
+# A post need not survive a crash, so its commit does not wait for the disk.
 _NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
 _log = logging.getLogger("towline.store")
 

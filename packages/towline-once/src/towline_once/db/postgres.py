@@ -357,7 +357,7 @@ class Postgres:
         return error
 
     async def aclose(self) -> None:
-        """Also what is under way: whoever waits for it is told that the connection is gone."""
+        """Also what is under way: a caller that waits for it gets an error."""
         await self._preparing.abandon()
         await self.mailbox.aclose()
         for connection in list(self._lent):
@@ -369,7 +369,7 @@ class Postgres:
         await asyncio.sleep(0)  # the sockets of connections that were cut off close by then
 
 
-# Two claims of one slot meet in its unique index; whoever comes second looks again.
+# Two claims of one slot meet in its unique index; the second one looks again.
 _RACES = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,

@@ -1,7 +1,7 @@
 """Work that callers do together, such as connecting.
 
-Whoever comes while it is under way waits for its end and shares its fate. With a lock instead,
-callers of a silent server would wait for one deadline after the other.
+A caller that comes while it is under way waits for its end and shares its outcome. With a lock
+instead, callers of a silent server would wait for one deadline after the other.
 """
 
 from __future__ import annotations

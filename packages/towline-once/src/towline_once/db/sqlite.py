@@ -28,10 +28,10 @@ from towline_once.private_files import make_private
 # --------------------------------------------------------------- turnstile
 # Fair turns for several processes that write one SQLite file.
 #
-# SQLite's own lock is taken by whoever asks at the right moment, and the process that has just
+# SQLite's own lock goes to the process that asks at the right moment, and the process that has just
 # written asks first: under load the others wait for seconds. Here each writer first passes a gate
 # that holds one process at a time: it waits there for the turn, and lets the next one in when it
-# has it. Whoever has just had its turn finds the gate occupied and stands behind the others.
+# has it. A process that has just had its turn finds the gate occupied and stands behind the others.
 #
 # Both locks belong to open files, so a process that dies gives them up. A process that is stopped
 # in its turn keeps it, as it would keep SQLite's own lock: the calls of the others end by their
@@ -248,7 +248,7 @@ def _deliver(outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         by_loop.setdefault(outcome[0].loop, []).append(outcome)
     for loop, its_outcomes in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed: no caller waits any more
             loop.call_soon_threadsafe(_resolve, its_outcomes)
 
 

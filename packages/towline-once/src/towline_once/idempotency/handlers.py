@@ -1,7 +1,7 @@
 """How `process` calls a handler: which forms there are, who gets the claim, where it runs.
 
 An async handler runs in the caller's task. A plain one may block, so it runs in a thread: the
-loop and the renewal of the claim go on meanwhile. Nobody can stop a thread. When the caller of a
+loop and the renewal of the claim go on meanwhile. A thread cannot be stopped. When the caller of a
 plain handler is cancelled, `Work` therefore outlives it, and the service keeps the claim until
 the thread has ended. A plain callable that only makes an awaitable (a lambda around a coroutine
 function) is called in the thread as well, and what it returns is awaited in the caller's task.

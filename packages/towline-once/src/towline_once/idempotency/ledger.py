@@ -34,7 +34,7 @@ from towline_once.ports import Clock, Mailbox
 # Keeps a record store within its maximum.
 #
 # Counting rows is not free, so the count is taken again only after a hundredth of the maximum was
-# put since the last one, and half-way there in the background, so that nobody waits for it.
+# put since the last one, and half-way there in the background, so that no caller waits for it.
 # Expired
 # records go first, then the oldest finished ones.
 

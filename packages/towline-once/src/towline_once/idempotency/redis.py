@@ -7,7 +7,7 @@ time from the server, and merge what a change leaves open; every decision stays 
 
 The sorted set `towline:idem:index` scores each record by its expiry. It counts the records,
 yields the expired ones to `sweep` and the next to go to `evict`. Redis's own expiry is only the
-last broom, for records that nobody sweeps: it comes an hour after the record expired.
+last broom, for records that are not swept: it comes an hour after the record expired.
 
 A key is stored as `towline:idem:<length of tenant>:<tenant>:<key>`: with the length in front, no
 two pairs of tenant and key give one name, whatever characters they hold.
@@ -288,7 +288,7 @@ class RedisRecords:
             return bytes.fromhex(key)
 
     async def aclose(self) -> None:
-        """The connection belongs to whoever made it."""
+        """The connection belongs to the caller that made it."""
 
 
 def _place(tenant: str, key: str) -> str:

@@ -49,7 +49,7 @@ from towline_once.ports import Clock, Mailbox
 _SAFETY_POLL_SECONDS = 1.0
 _BUSY_POLL_SECONDS = 0.05
 _LOOKS = (0.0, 0.25)
-"""When to look for a claim nobody heard of: a takeover may still be on its way the first time."""
+"""When to look for a claim whose answer was lost: a takeover may at first be on its way."""
 
 _log = logging.getLogger("towline.idempotency")
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class IdempotencyService:
             raise
 
     async def _give_back(self, draft: Draft) -> None:
-        """Nobody heard of what may have been granted: look for it, and release it."""
+        """Undo a claim whose answer was lost: look for it, and release it."""
         for pause in _LOOKS:
             await asyncio.sleep(pause)
             claim = await self._ledger.find_own(draft)
@@ -585,7 +585,7 @@ class IdempotencyService:
 
 
 def _was_refused(claim: Claim) -> bool:
-    """Its token is that of whoever holds the key: what it wrote would be written in their name."""
+    """Its token is that of the holder: what it wrote would be in the name of that one."""
     return claim.status != "new"
 
 
@@ -617,7 +617,7 @@ def _replay(claim: Claim) -> Outcome:
 
 
 def _call_off(awaitable: Any) -> None:
-    """Nobody will await it."""
+    """Close what will never be awaited."""
     for ending in ("close", "cancel"):  # a coroutine has the one, a future the other
         if hasattr(awaitable, ending):
             getattr(awaitable, ending)()

@@ -17,7 +17,7 @@ _STORED_AS = {"expires_us": "r.expires_us - r.early_us"}
 _RECORD = ", ".join(_STORED_AS.get(column, f"r.{column}") for column in Record._fields)
 
 # Keys that are there are left out beforehand: ON CONFLICT alone would wait for a transaction of
-# somebody else that has such a row in hand (`complete` within a caller's own), and all with it.
+# another writer that has such a row in hand (`complete` within a caller's own), and all with it.
 PUT = Statement(
     "put",
     {name: "bigint" if name.endswith("_us") else "text" for name in Draft._fields},

@@ -15,12 +15,12 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     port: Annotated[int | None, typer.Option(help="The port; 0 for any free one.")] = None,
-    speed: Annotated[float, typer.Option(help="How many seconds pass there in one.")] = 60.0,
+    speed: Annotated[float, typer.Option(help="Clock speed, as a multiple of real time.")] = 60.0,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the dashboard in a browser.")
     ] = True,
     seconds: Annotated[
-        float | None, typer.Option("--for", help="End by itself after so many seconds.")
+        float | None, typer.Option("--for", help="Stop after this many seconds.")
     ] = None,
 ) -> None:
     """Watch the real service tow a simulated fleet, an hour a minute; needs no account."""

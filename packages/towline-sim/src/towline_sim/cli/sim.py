@@ -24,11 +24,11 @@ _FASTEST = 100_000.0
 
 _Port = Annotated[int, typer.Option(help="The port; 0 for any free one.")]
 _Token = Annotated[
-    str | None, typer.Option(help="The token that opens it; made and shown if not given.")
+    str | None, typer.Option(help="The API token; one is made and shown if not given.")
 ]
 _Host = Annotated[str, typer.Option(help="The address to listen on.")]
-_Speed = Annotated[float, typer.Option(help="How many seconds pass there in one of ours.")]
-_Seed = Annotated[int, typer.Option(help="For the dice: the same seed, the same luck.")]
+_Speed = Annotated[float, typer.Option(help="Clock speed, as a multiple of real time.")]
+_Seed = Annotated[int, typer.Option(help="The random seed: the same seed gives the same run.")]
 _Actors = Annotated[
     bool, typer.Option(help="CI, policy, approver and merge bots at work, and a protected main.")
 ]

@@ -31,18 +31,16 @@ _Seeds = Annotated[
 ]
 _Seed = Annotated[
     int | None,
-    typer.Option(
-        help="The first of them; without --seeds the only one, played again if it failed."
-    ),
+    typer.Option(help="The first seed; without --seeds the only one, to repeat a failure."),
 ]
-_First = Annotated[int | None, typer.Option("--from", help="The first of them.")]
-_Trace = Annotated[bool, typer.Option(help="Of a single seed: print all that happened.")]
+_First = Annotated[int | None, typer.Option("--from", help="The first seed.")]
+_Trace = Annotated[bool, typer.Option(help="Print everything that happened; for a single seed.")]
 _Jobs = Annotated[int | None, typer.Option(help="Processes to use; all cores if not given.")]
 _Gate = Annotated[
     bool,
     typer.Option(
         "--mutations",
-        help="Take each safeguard out, and see that it is missed; plant bugs, and find them.",
+        help="Remove each safeguard in turn, and plant bugs: each must be detected.",
     ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -61,7 +59,7 @@ def simulate(
     mutations: _Gate = False,
     as_json: _Json = False,
 ) -> None:
-    """Play the product on a virtual clock with faults at every call, from seeds."""
+    """Run the product on a virtual clock with random faults, and check what must hold."""
     count = seeds if seeds is not None else _USUAL_SEEDS if seed is None else 1
     if not 1 <= count <= _MOST_SEEDS:
         raise Rejected(f"--seeds is a number from 1 to {_MOST_SEEDS}, not {count}")

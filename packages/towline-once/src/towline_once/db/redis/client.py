@@ -53,7 +53,7 @@ from towline_once.ports import Clock
 # and returns one line of text. The answers of all calls go back as one string of lines, because
 # Redis writes every table of an answer with a system call of its own.
 #
-# Whatever a script does must be harmless when done twice, for when a connection breaks nobody
+# Whatever a script does must be harmless when done twice, for when a connection breaks no caller
 # knows
 # whether the script ran, and it is sent once more on a new connection if its deadline allows. The
 # tokens of all calls are reserved before the first call runs, so an error half-way cannot make
@@ -251,7 +251,7 @@ _log = logging.getLogger("towline.store")
 
 
 class Listener(Protocol):
-    """Somebody who waits for messages on a channel."""
+    """A caller that waits for messages on a channel."""
 
     channel: str
 
@@ -444,7 +444,7 @@ class Redis:
             self._restoring = asyncio.get_running_loop().create_task(self._restore())
 
     async def _restore(self) -> None:
-        """Reconnect by ourselves while somebody waits for a message, for they may not call."""
+        """Reconnect by ourselves while a caller waits for a message, as it may make no call."""
         pause = _FIRST_PAUSE
         try:
             while self.connection is None and not self._closed and self._awaited():
@@ -523,7 +523,7 @@ def _facts(info: Reply) -> dict[str, str]:
 
 
 class RedisMailbox(LocalMailbox):
-    """A mailbox whose inbox is a channel of its own; it is opened when somebody first waits."""
+    """A mailbox whose inbox is a channel of its own; it is opened when a caller first waits."""
 
     def __init__(self, redis: Redis) -> None:
         super().__init__(secrets.token_hex(8))
