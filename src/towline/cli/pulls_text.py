@@ -189,7 +189,7 @@ def age(since: datetime) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
 
 
-# ----------------------------------------------------------- explain_texts
+# ------------------------------------------------------------------ explanations
 # Why each decision on a pull request was taken, for people and for programs.
 
 _INDENT: Final = " " * 21

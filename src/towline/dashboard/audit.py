@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from towline.dashboard.page_request import Visit, page
 
-# -------------------------------------------------------------- audit_tail
+# ------------------------------------------------------------------ the end of the file
 # The end of the audit file, newest first. A line that cannot be read is left out.
 
 MOST_BYTES: Final = 2_000_000
@@ -81,7 +81,7 @@ def matching(
     return [entry for entry in entries if fits(entry)]
 
 
-# ------------------------------------------------------------ audit_routes
+# ------------------------------------------------------------------ routes
 
 A_PAGE: Final = 100
 

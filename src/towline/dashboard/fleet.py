@@ -26,7 +26,7 @@ from towline.reconciler.http import reset_breakers
 from towline.reconciler.rules import STRATEGY_OF
 from towline_once.asgi.messages import Problem
 
-# -------------------------------------------------------------- fleet_view
+# ------------------------------------------------------------------ the board
 # The fleet as a board: a column for each state, with as many cards as one can look at.
 
 CARDS_A_COLUMN: Final = 8
@@ -208,7 +208,7 @@ def wanted_from(given: Mapping[str, str | None]) -> Wanted:
     return Wanted(given.get("repo"), state, stale, given.get("rule"), given.get("search"))
 
 
-# -------------------------------------------------------------- fleet_find
+# ------------------------------------------------------------------ the list
 # A page of what a filter finds. The store finds what may fit; what it cannot know is told here.
 
 _MORE_ROUNDS: Final = 4
@@ -297,7 +297,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER
 
 
-# ------------------------------------------------------------ fleet_routes
+# ------------------------------------------------------------------ routes
 
 _FILTERS: Final = ("repo", "state", "stale", "rule", "search")
 _MOST_SKIPPED: Final = 10_000

@@ -23,7 +23,7 @@ from towline.reconciler.access import Tow
 from towline_once.coordination.circuit_breaker import Report
 from towline_once.errors import TowlineError
 
-# ------------------------------------------------------------- health_span
+# ------------------------------------------------------------------ the time span
 # How far the health page looks back, and in which parts it draws that.
 
 
@@ -162,7 +162,7 @@ STEPS: Final = (
     "< 5 min", "< 15 min", "< 30 min", "< 1 h", "< 2 h", "< 4 h", "< 8 h", "< 1 d", "< 3 d",
     "longer",
 )  # fmt: skip
-"""Of times that are counted, as `core.ended` has their edges."""
+"""Of times that are counted, as `pulls.statistics` has their edges."""
 
 
 def distribution(buckets: Mapping[int, int]) -> list[Datum]:
@@ -180,7 +180,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-# ------------------------------------------------------------- health_view
+# ------------------------------------------------------------------ the page
 
 MOST_LIVES: Final = 2_000
 MOST_HEALED: Final = 200

@@ -22,7 +22,7 @@ from towline.reconciler.access import Tow
 from towline_once.asgi.messages import Hangup, Problem, read_body
 from towline_once.errors import TowlineError
 
-# ------------------------------------------------------------------- notes
+# ------------------------------------------------------------------ messages after a form
 # What a page says after a form was taken; the address carries only the note's name.
 
 NOTES: Final[Mapping[str, str]] = {
@@ -37,7 +37,7 @@ NOTES: Final[Mapping[str, str]] = {
 }
 
 
-# ------------------------------------------------------------------ visits
+# ------------------------------------------------------------------ requests
 
 COOKIE: Final = "towline_session"
 _MOST_BYTES: Final = 65_536

@@ -14,11 +14,10 @@ from towline.reconciler.status import PullStatus, pull_status
 from towline.remediation.strategies import OUTCOME
 from towline.slash_commands import COMMANDS, Command
 
-# ---------------------------------------------------------------- timeline
+# ------------------------------------------------------------------ timeline
 # A pull request's life as a picture: spans of states on a time axis, and marks above them.
 #
-# Pure: it turns the log into numbers that a template draws. The log tells each move; where a
-# remedy
+# Pure: it turns the log into numbers that a template draws. The log tells each move; where a remedy
 # moved the state by itself, the next line's `from` tells that it did, and the remedy's line when.
 
 WIDTH: Final = 1000
@@ -184,7 +183,7 @@ def ticks_of(start_us: int, end_us: int) -> list[tuple[int, bool]]:
     return [(at, step >= 86_400) for at in range(first, end_us + 1, step_us)][: 2 * _MOST_TICKS]
 
 
-# --------------------------------------------------------------- pull_view
+# ------------------------------------------------------------------ the page
 
 EVENTS_A_PAGE: Final = 50
 _TELLING: Final = 1_000

@@ -17,7 +17,7 @@ from towline.pulls.staleness import Thresholds
 from towline.pulls.statistics import PAST, TELLING, Step, What
 from towline_once.db.statement import Database, Row, Statement, containing
 
-# --------------------------------------------------------------- dashboard
+# ------------------------------------------------------------------ counts
 # What the dashboard reads besides the stores of others: each answer is bounded and indexed.
 
 
@@ -96,11 +96,10 @@ class Jobs(NamedTuple):
     last: str | None
 
 
-# ---------------------------------------------------------- dashboard_find
+# ------------------------------------------------------------------ the fleet, filtered
 # The fleet filtered: what needs a person first, then by state, the longest in it first.
 #
-# A filter by state and age alone is a range of the index on both. Any other looks through an
-# index
+# A filter by state and age alone is a range of the index on both. Any other looks through an index
 # that holds what filters ask for, and reads only the records of the page. Those that ended are
 # wanted newest first.
 
@@ -262,7 +261,7 @@ def _ages(sought: Sought, state: State) -> tuple[int, int]:
     return from_us, to_us
 
 
-# --------------------------------------------------------- dashboard_lists
+# ------------------------------------------------------------------ deliveries and jobs
 # Deliveries and jobs, newest first. A filter looks through so many of them, and then goes on.
 
 _LATEST_LISTED: Final = 2**62
@@ -397,7 +396,7 @@ def _pattern(wanted: Mapping[str, str], name: str) -> str | None:
     return containing(wanted[name]) if name in wanted else None
 
 
-# --------------------------------------------------------------- dashboard
+# ------------------------------------------------------------------ the queries
 
 _LATELY = 5_000
 _LATELY_MERGED = 2_000

@@ -50,7 +50,7 @@ class SessionStore(Protocol):
         ...
 
 
-# ---------------------------------------------------------------- sessions
+# ------------------------------------------------------------------ SQL
 # Sessions of the dashboard in SQL.
 #
 # The time is always given: a demo has a fast clock, but the sessions of its visitors do not.

@@ -18,7 +18,7 @@ from towline.http.problem_docs import documented
 from towline.inbox.access import TheControl
 from towline_once.asgi.messages import Problem
 
-# -------------------------------------------------------------- run_models
+# ------------------------------------------------------------------ models
 # Fix runs as the control plane shows them.
 
 MOST_OF_A_PAGE: Final = 200
@@ -204,7 +204,7 @@ def _fields(run: RunRecord) -> dict[str, Any]:
     }
 
 
-# -------------------------------------------------------------- run_routes
+# ------------------------------------------------------------------ routes
 
 router = APIRouter(prefix="/api/runs", tags=["fix runs"], responses=documented(401, 403, 422, 503))
 

@@ -41,7 +41,7 @@ from towline.git.workspace import BranchMoved, Repositories, Workspace
 from towline_once.errors import Definitive, LeaseLost, LockTimeout, Transient
 from towline_once.ports import Clock
 
-# --------------------------------------------------------------- fix_texts
+# ------------------------------------------------------------------ texts
 # What a fix says of itself: the commit's message, and the pull request's title and body.
 #
 # What comes from a log, a fixer or a person stands in fences or code, so that it mentions no user,
@@ -165,7 +165,7 @@ def _text(output: Mapping[str, object], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# ----------------------------------------------------------------- publish
+# ------------------------------------------------------------------ the stage
 
 PROPOSE_SECONDS: Final = 45.0
 """Short, and renewed: other runs wait for it, and who died is not waited for long."""

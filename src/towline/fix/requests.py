@@ -70,7 +70,7 @@ def errand_of(event: Event, rules: FixRules) -> Started | None:
     return None
 
 
-# ---------------------------------------------------------------------- failures
+# ------------------------------------------------------------------ failures
 
 
 def _failed(event: CheckChanged, rules: FixRules) -> Started | None:
@@ -152,7 +152,7 @@ def check_of(errand: Errand) -> CheckChanged:
     )
 
 
-# ---------------------------------------------------------------------- requests
+# ------------------------------------------------------------------ the store
 
 
 def _asked(event: Commented, rules: FixRules) -> Started | None:
@@ -222,7 +222,7 @@ def _matches(rule: IssueRule, event: IssueChanged) -> bool:
     return labelled and (not rule.statuses or status in rule.statuses)
 
 
-# ---------------------------------------------------------------------- advisories
+# ------------------------------------------------------------------ advisories
 
 
 def _advised(event: AdvisoryReported, rules: FixRules) -> Started | None:

@@ -17,7 +17,7 @@ from towline.fix.diff import EXECUTABLE, SUBMODULE, SYMLINK, FileChange, parse_d
 from towline.fix.model import FixPolicy
 from towline_once.errors import Rejected
 
-# ------------------------------------------------------------- patch_paths
+# ------------------------------------------------------------------ paths
 # Paths in a patch: which are tricks, and which globs they match.
 #
 # A trick is a path that is read differently by git, by a file system or by a person. On some file
@@ -105,7 +105,7 @@ def shown(path: str) -> str:
     return safe if len(safe) <= _SHOWN else f"{safe[:_SHOWN]}…"
 
 
-# ------------------------------------------------------------------ safety
+# ------------------------------------------------------------------ the rules
 
 WORKFLOWS: Final = (
     *(".github", ".gitlab", ".gitlab-ci.yml", ".gitlab-ci.yaml", "Jenkinsfile", "Jenkinsfile.*"),

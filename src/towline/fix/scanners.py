@@ -159,7 +159,7 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-# ------------------------------------------------------------- fix_secrets
+# ------------------------------------------------------------------ gitleaks
 # Has gitleaks, where it is installed, look for secrets in the lines that a patch adds.
 #
 # SAFETY calls it after our own patterns (`fix/secret_patterns.py`), which count on every machine.
@@ -256,7 +256,7 @@ def _leak(entry: dict[str, object]) -> _Leak:
     return _Leak(str(entry["RuleID"]), str(entry["Secret"]), side, int(number), lines)
 
 
-# -------------------------------------------------------------- fix_bandit
+# ------------------------------------------------------------------ bandit
 # Has bandit look at the changed Python files, as they were and as they are.
 
 _REPORT: Final = "report.json"

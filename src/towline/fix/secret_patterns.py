@@ -1,7 +1,7 @@
 """Secrets that a form or a name gives away, and which lines of a patch hold one.
 
 SAFETY searches every patch with these patterns. Where gitleaks is installed, it searches as well
-(`flow/fix_secrets.py`).
+(`fix/scanners.py`).
 
 What is found is named by its kind and its line, never by its value.
 """

@@ -34,14 +34,14 @@ from towline_once.coordination.rate_limit import Rates, Start
 from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.errors import Rejected
 
-# -------------------------------------------------------------------- runs
+# ------------------------------------------------------------------ the protocol
 # Fix runs: one for each failure event, get-or-create, with every stage that ended.
 
 Intended: TypeAlias = Literal["written", "superseded", "beaten"]
 """`superseded` by another attempt of the run; `beaten` by another run for the same thing."""
 
 
-# ---------------------------------------------------------- run_statements
+# ------------------------------------------------------------------ SQL
 # The SQL of fix runs. Whatever an attempt writes compares its token inside the one UPDATE.
 
 NEW: Final = {
@@ -294,7 +294,7 @@ def listing(repo: bool, state: RunState | None) -> Statement:
     )
 
 
-# -------------------------------------------------------------------- runs
+# ------------------------------------------------------------------ the store
 
 LONGEST_LOG: Final = 100_000
 LONGEST_REASON: Final = 2000

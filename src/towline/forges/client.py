@@ -46,7 +46,7 @@ def retry_after_seconds(header: str | None, now: float) -> float | None:
     return None if at is None else max(at - now, 0.0)
 
 
-# -------------------------------------------------------------- api_client
+# ------------------------------------------------------------------ the client
 # The HTTP client for every API that Towline calls.
 #
 # GitHub, GitLab, Jira, Jenkins, language models and HTTP triggers are all called through

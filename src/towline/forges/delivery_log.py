@@ -12,7 +12,7 @@ import orjson
 from towline_once import keys
 from towline_once.errors import Rejected, Unavailable
 
-# ---------------------------------------------------------------- recovery
+# ------------------------------------------------------------------ which deliveries are lost
 # Which deliveries of a hook never arrived, and how far its log must be read to know.
 #
 # GitHub sends each delivery once and keeps a log of it for three days. What the log has and the
@@ -263,7 +263,7 @@ def mark_from(text: str) -> Mark:
     )
 
 
-# ------------------------------------------------------------------- hooks
+# ------------------------------------------------------------------ hooks
 
 
 class ForgeUnavailable(Unavailable):

@@ -272,7 +272,7 @@ def _is_name(value: JsonValue, longest: int) -> TypeGuard[str]:
     return isinstance(value, str) and 0 < len(value) <= longest and "\0" not in value
 
 
-# ---------------------------------------------------------------- outcomes
+# ------------------------------------------------------------------ outcomes of checks
 # The words in which forges and CI systems tell how a check stands, and what they mean.
 
 

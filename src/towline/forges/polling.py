@@ -64,7 +64,7 @@ class Polled(Protocol):
     async def aclose(self) -> None: ...
 
 
-# -------------------------------------------------------------- watermarks
+# ------------------------------------------------------------------ watermarks
 # How far a source that sends no webhooks has been read.
 #
 # All times here are the server's own: those of its answers and those it puts on its things. Ours
@@ -181,7 +181,7 @@ def mark_from(text: str) -> Mark:
     return Mark(began_us, watermark_us, *(None if one is None else int(one) for one in others))
 
 
-# ------------------------------------------------------------------ polled
+# ------------------------------------------------------------------ times and numbers
 # The times and numbers of what is polled: what has none of them cannot be kept track of.
 
 HOOK: Final = "poll"

@@ -24,7 +24,7 @@ from towline.git.command import IGNORED_ATTRIBUTES, Git, GitEnd, failure, scheme
 from towline.git.workspace import BranchMoved, RepositoryUnavailable
 from towline_once.errors import Rejected
 
-# --------------------------------------------------------------- file_lock
+# ------------------------------------------------------------------ file locks
 # A lock that ends with its process, whatever ends that: the system gives it back.
 
 
@@ -65,7 +65,7 @@ class FileLock:
         self.release()
 
 
-# ------------------------------------------------------------------- cache
+# ------------------------------------------------------------------ the cache
 
 _REF: Final = "refs/heads/"
 _FETCHED: Final = "refs/towline/runs/"
@@ -269,12 +269,11 @@ def _facts(file: Path) -> os.stat_result | None:
         return None
 
 
-# ------------------------------------------------------------------ places
+# ------------------------------------------------------------------ a run's folder
 # A folder for each run, which goes with the run, or after it if the process died.
 #
 # A place is locked by its owner for as long as it lives. The system gives the lock of a dead
-# process
-# back, so that the process that gets it knows that no other one works there.
+# process back, so that the process that gets it knows that no other one works there.
 
 _LOCK_FILE: Final = "lock"
 _UNFINISHED: Final = "."

@@ -18,14 +18,12 @@ from towline.forges.base import GitAccess
 from towline.git.workspace import RepositoryUnavailable
 from towline_once.errors import Rejected
 
-# ------------------------------------------------------------- environment
+# ------------------------------------------------------------------ git's environment
 # The environment that git runs in: nothing of ours, nor of the machine's.
 #
 # A repository can bring hooks, filters, external diffs, submodules and transports that run
-# programs.
-# All of these are set aside here, once, for every run of git. Credentials travel in the
-# environment
-# and nowhere else: not on a command line, in a remote, in a file or in a message.
+# programs. All of these are set aside here, once, for every run of git. Credentials travel in the
+# environment and nowhere else: not on a command line, in a remote, in a file or in a message.
 
 IGNORED_ATTRIBUTES: Final = (
     "* !filter !diff !merge !text !eol !crlf !ident !working-tree-encoding !export-subst\n"
@@ -179,7 +177,7 @@ def _counted(config: list[tuple[str, str]]) -> dict[str, str]:
     return counted
 
 
-# ----------------------------------------------------------------- process
+# ------------------------------------------------------------------ git's process
 
 _CHUNK: Final = 1 << 16
 _MOST_ERROR_BYTES: Final = 64 * 1024

@@ -19,7 +19,7 @@ from towline.git.clone_cache import BareCache, Commit
 from towline.git.command import GitEnd, failure
 from towline_once.errors import Rejected
 
-# -------------------------------------------------------------- tree_check
+# ------------------------------------------------------------------ a look at the tree
 # What a commit would put on disk, looked at before anything is written.
 
 _LINK: Final = b"120000"
@@ -98,7 +98,7 @@ def readable(name: bytes) -> str:
     return repr("".join(char if char.isprintable() else "?" for char in text))
 
 
-# ---------------------------------------------------------------- worktree
+# ------------------------------------------------------------------ the worktree
 
 _LONGEST_TARGET: Final = 4096
 

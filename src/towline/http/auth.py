@@ -6,7 +6,7 @@ constant time; what was found is kept for a few seconds, which is how long a rev
 Wrong keys are slowed (`attempts.py`). No log line and no answer carries a key: at most the prefix,
 which opens nothing.
 
-The store has a digest that is sealed with a secret of this process (`core/signing.py`). A plain
+The store has a digest that is sealed with a secret of this process (`http/signing.py`). A plain
 digest of an earlier version is sealed when its key is next used.
 """
 

@@ -12,7 +12,7 @@ from towline_once.db.statement import Database, Row, Script, Statement
 class NewKey(NamedTuple):
     prefix: str
     digest: str
-    """As `core.api_keys.sealed` makes it."""
+    """As `http.key_text.sealed` makes it."""
     name: str
     scopes: tuple[str, ...]
 
@@ -52,7 +52,7 @@ class ApiKeyStore(Protocol):
         ...
 
 
-# ---------------------------------------------------------------- api_keys
+# ------------------------------------------------------------------ SQL
 # API keys in SQL. Lookups of concurrent requests share a statement.
 
 _COLUMNS = ", ".join(f"r.{column}" for column in StoredKey._fields)

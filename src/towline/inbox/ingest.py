@@ -40,7 +40,7 @@ from towline_once.coordination.rate_limit import Start
 from towline_once.metrics import Audit
 from towline_once.ports import Clock, Note
 
-# ---------------------------------------------------------------- subjects
+# ------------------------------------------------------------------ deliveries that share a job
 # Which deliveries may share one job: those that only say how one thing stands.
 #
 # The state of a pull request or of a commit's checks is looked at as a whole, so many deliveries
@@ -63,7 +63,7 @@ def _subject(event: Event) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------ ingest
+# ------------------------------------------------------------------ the service
 
 Status = Literal["accepted", "duplicate_ignored", "throttled_delayed", "answered"]
 

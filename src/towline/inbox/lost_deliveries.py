@@ -301,7 +301,7 @@ def _body_of(payload: Mapping[str, Any]) -> bytes:
         return json.dumps(payload, separators=(",", ":")).encode()
 
 
-# -------------------------------------------------------------- hook_hours
+# ------------------------------------------------------------------ SQL
 # What came of each hook's deliveries, hour by hour, in SQL.
 
 _KEPT_US = 40 * 86_400_000_000

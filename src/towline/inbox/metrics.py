@@ -29,7 +29,7 @@ def count_delivery(source: str, status: str) -> None:
         cell.inc()
 
 
-# ------------------------------------------------------------ poll_metrics
+# ------------------------------------------------------------------ metrics of polling
 # What is counted of sources that are read from time to time.
 
 POLLED = Counter("towline_polled", "Things that a source showed when it was read", ["poll"])

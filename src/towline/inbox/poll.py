@@ -4,7 +4,7 @@ What is found goes through the same ingest as a webhook, as a delivery with a ke
 with its job. The watermark is written in one transaction with the last of them, and the many of a
 long reading are stored before: so it may lag behind what is stored, and then things are met again
 and known by their keys, but it never passes a thing that is not. The rules are in
-`core/watermarks`; how the list is read is in `poll_walk`; how a thing that came as a webhook too
+`forges/polling.py`; how the list is read stands below; how a thing that came as a webhook too
 acts once is in `poll_meeting`.
 """
 
@@ -26,20 +26,17 @@ from towline.upkeep.periodic import Chore
 from towline_once.errors import Conflict, TowlineError
 from towline_once.ports import Clock, DocumentStore, Note
 
-# --------------------------------------------------------------- poll_walk
+# ------------------------------------------------------------------ pages that move
 # Through the pages of a list that changes while it is read, without missing a thing.
 #
 # From old to new, each page is asked for by the time of the newest thing before it, and by its
-# number
-# only where a page does not lead past one moment. Pages by number move up when a thing before
-# them
-# changes, and one is passed over: so they are read again until they are as they were.
+# number only where a page does not lead past one moment. Pages by number move up when a thing
+# before them changes, and one is passed over: so they are read again until they are as they were.
 #
 # From new to old, what is behind a thing that changes moves down, where it is met again, and the
 # thing itself moves to the front, or as far as the overlap behind it. So after several pages that
 # part is read once more, until it shows nothing new: what was said about such a thing before it
-# moved
-# would be too old for the next reading.
+# moved would be too old for the next reading.
 #
 # Either way everything is met at least once.
 
@@ -146,7 +143,7 @@ def _age(thing: Thing) -> tuple[int, str]:
     return thing.at_us, thing.id
 
 
-# -------------------------------------------------------------------- poll
+# ------------------------------------------------------------------ the poller
 
 _LONGEST_PAUSE: Final = 3600.0
 _AT_A_TIME: Final = 50

@@ -72,7 +72,7 @@ def _issue(event: IssueChanged) -> str | None:
     return f"issue:{event.issue}:{round(event.updated_at * 1000)}"
 
 
-# -------------------------------------------------------------- watermarks
+# ------------------------------------------------------------------ SQL
 # Which delivery was the first to tell of a thing, in SQL.
 #
 # The marks share a table with those of the dedup service, under names of their own.

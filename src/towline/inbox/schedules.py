@@ -16,7 +16,7 @@ from towline.integrations import scheduler
 from towline_once.db.statement import Database, Statement
 from towline_once.ports import Clock
 
-# --------------------------------------------------------------- schedules
+# ------------------------------------------------------------------ the protocol
 # When each schedule is due next.
 
 
@@ -26,7 +26,7 @@ class Scheduled(NamedTuple):
     next_run_us: int
 
 
-# ---------------------------------------------------------------- schedule
+# ------------------------------------------------------------------ the task
 
 
 class Schedules:
@@ -69,7 +69,7 @@ def _us(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
 
 
-# --------------------------------------------------------------- schedules
+# ------------------------------------------------------------------ SQL
 # Schedules in SQL: the next run moves by compare-and-set.
 
 LOAD = Statement(

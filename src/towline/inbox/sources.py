@@ -90,7 +90,7 @@ SOURCES: Final[Mapping[str, Source]] = {
 """By the name that also begins the keys of a source, and its route."""
 
 
-# ------------------------------------------------------------------ stored
+# ------------------------------------------------------------------ deliveries read again
 # The events of a delivery that was stored: read again from its payload, by its source.
 
 Read: TypeAlias = Callable[[str, str, Object], tuple[Event, ...]]

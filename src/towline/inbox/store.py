@@ -36,7 +36,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-# ------------------------------------------------------------------ bodies
+# ------------------------------------------------------------------ stored bodies
 # Bodies as they are kept: compressed. Webhooks shrink to a quarter.
 
 _LARGEST = 64 * 1024 * 1024
@@ -72,14 +72,12 @@ def unpacked(kept: bytes | None) -> bytes | None:
     return body if decompressor.eof else None
 
 
-# ---------------------------------------------------------- delivery_order
+# ------------------------------------------------------------------ order in the index
 # The order in which deliveries stand in their index.
 #
 # GitHub's ids are UUIDs of version 1: they hold the time, but begin with its lowest bits, so that
-# an
-# index of them is written to in as many places as there are deliveries. With the highest bits
-# first
-# it grows at its end, and a batch of deliveries writes half as many pages.
+# an index of them is written to in as many places as there are deliveries. With the highest bits
+# first it grows at its end, and a batch of deliveries writes half as many pages.
 
 
 def ordered(column: str) -> str:
@@ -91,11 +89,10 @@ def ordered(column: str) -> str:
     )
 
 
-# ----------------------------------------------------------- inbox_at_once
+# ------------------------------------------------------------------ the transaction at once
 # The inbox's transaction as one statement, for a store where each statement is a round trip.
 #
-# It does what the script in `inbox` does, step by step, and is held to it by the same tests.
-# SQLite
+# It does what the script in `inbox` does, step by step, and is held to it by the same tests. SQLite
 # cannot write inside of a WITH, and has no round trips to save.
 
 # How many came to each meter; what people say, and what is of no repository, comes to none.
@@ -185,7 +182,7 @@ def row_at_once(arrival: Arrival, body: bytes, most: int, rates: Rates) -> Row:
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------- inbox
+# ------------------------------------------------------------------ the store
 
 _MOST_PASSENGERS = 100
 _PATIENCE_SECONDS = 9.0

@@ -53,7 +53,7 @@ def _targets(urls: Sequence[str]) -> Any:
     return targets
 
 
-# ---------------------------------------------------------------- notifier
+# ------------------------------------------------------------------ the protocol
 # Tells people.
 
 
@@ -61,6 +61,3 @@ class Notifier(Protocol):
     async def notify(self, title: str, text: str) -> None:
         """`Unavailable` if not all who should have been told were; it may be tried again."""
         ...
-
-
-# --------------------------------------------------------------- notifiers

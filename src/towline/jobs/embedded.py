@@ -191,13 +191,12 @@ class EmbeddedWorker:
             await asyncio.wait(set(self._running), timeout=5)
 
 
-# ------------------------------------------------------------------- crowd
+# ------------------------------------------------------------------ pressure of ingest
 # Whether the door needs the processor more than the workers of its process do.
 #
 # It does while deliveries keep coming and this process has no time left. How many are under way
-# says
-# little: they may wait for a store that is far away, and after each commit there are none for a
-# moment. So what has happened since the last look is judged, if that was not just now.
+# says little: they may wait for a store that is far away, and after each commit there are none for
+# a moment. So what has happened since the last look is judged, if that was not just now.
 
 _SHORTEST_SECONDS: Final = 0.05
 _MANY_A_SECOND: Final = 200
@@ -240,6 +239,3 @@ def _is_a_crowd(before: _Look, now: _Look) -> bool:
     passed = now.at - before.at
     many = now.deliveries - before.deliveries >= _MANY_A_SECOND * passed
     return many and now.cpu_seconds - before.cpu_seconds >= _BUSY_SHARE * passed
-
-
-# ----------------------------------------------------------------- engines

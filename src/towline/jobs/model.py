@@ -124,7 +124,7 @@ class Bell(Protocol):
     def ring(self, job_ids: Sequence[str] = ()) -> None: ...
 
 
-# ------------------------------------------------------------------- retry
+# ------------------------------------------------------------------ retries
 # When a failed job is tried again, and when it is given up.
 #
 # Only what may pass by itself is tried again. Attempts are counted when a job is claimed, so one
@@ -169,11 +169,10 @@ def after_lost_lease(attempts: int, max_attempts: int) -> Verdict:
     return Verdict(0, LEASE_EXPIRED if attempts >= max_attempts else None)
 
 
-# ---------------------------------------------------------------- dispatch
+# ------------------------------------------------------------------ which jobs may start
 # Which of the jobs that are due may start, when a repository may have only so many at a time.
 #
-# Fix runs and audits take minutes. They have slots of their own, with negative numbers, so that
-# no
+# Fix runs and audits take minutes. They have slots of their own, with negative numbers, so that no
 # delivery and no command of a person waits until a fix run ends.
 
 SLOW: Final = frozenset({"fix", "audit"})

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from towline_once.db.statement import Row
 
-# ----------------------------------------------------------------- pruning
 # Deleting what is past its time, a batch after the other.
 
 
@@ -28,9 +27,6 @@ class Pruned(NamedTuple):
     """For how long the last of them should have been gone; what is left is not later than that.
 
     None where that is not known."""
-
-
-# ----------------------------------------------------------------- pruning
 
 
 class Mark:

@@ -22,7 +22,7 @@ from towline.observability import tracing
 from towline_once.errors import Definitive, LeaseLost, Rejected, Transient
 from towline_once.ports import Clock
 
-# ------------------------------------------------------------ work_metrics
+# ------------------------------------------------------------------ metrics
 # What is counted of jobs.
 
 JOBS = Counter("towline_jobs", "Attempts by how they ended", ["kind", "outcome"])
@@ -45,7 +45,7 @@ def count_job(kind: str, outcome: str) -> None:
         RETRIES.labels(kind).inc()
 
 
-# -------------------------------------------------------------------- work
+# ------------------------------------------------------------------ claim, run, settle
 
 Handler: TypeAlias = Callable[[Claimed], Awaitable[Any]]
 

@@ -31,7 +31,7 @@ from towline_once.db.batching import Coalescer
 from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.errors import Transient
 
-# ---------------------------------------------------------- job_statements
+# ------------------------------------------------------------------ SQL
 # The SQL of jobs. Every change of a running job compares its token inside the one UPDATE.
 #
 # Where rows are named by their ids the state is written `state || ''`: PostgreSQL, which knows
@@ -356,7 +356,7 @@ def _prune(state: EndedState) -> Statement:
 PRUNE: dict[EndedState, Statement] = {"done": _prune("done"), "dead": _prune("dead")}
 
 
-# -------------------------------------------------------------------- jobs
+# ------------------------------------------------------------------ the store
 
 _ROUNDS = 8
 _BUSY_SECONDS = 0.05

@@ -259,7 +259,7 @@ def _without_checks(facts: Facts, signals: Signals) -> Verdict:
     return "running" if suites or facts.checks else "none"
 
 
-# ----------------------------------------------------------------- meaning
+# ------------------------------------------------------------------ what the verdicts mean together
 # What the words on a pull request mean together, by a team's signals.
 
 _POLICY_OUTCOMES: Final[Mapping[Outcome, Verdict]] = {

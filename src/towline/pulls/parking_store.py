@@ -71,7 +71,7 @@ class Parked(NamedTuple):
         )
 
 
-# ------------------------------------------------------------------ parked
+# ------------------------------------------------------------------ SQL
 # Parked events in SQL: a row for each delivery, event and number that it lists.
 
 KEEP_US: Final = 3_600_000_000

@@ -139,7 +139,7 @@ def _only_known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if name in names}
 
 
-# --------------------------------------------------------- pull_statements
+# ------------------------------------------------------------------ SQL
 # The SQL of pull requests. A record is changed only in the version that was read.
 #
 # The second writer waits for the row, finds another version, and reads again.

@@ -91,7 +91,7 @@ def tallies_of(ends: Iterable[End]) -> list[Tally]:
     return [Tally(*key, times) for key, times in sorted(counts.items())]
 
 
-# ------------------------------------------------------------------- ended
+# ------------------------------------------------------------------ SQL
 # What is counted of pull requests when they are forgotten, in SQL.
 
 _KEPT_US = 40 * 86_400_000_000

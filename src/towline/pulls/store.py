@@ -18,7 +18,7 @@ from towline.pulls.statistics import counting
 from towline_once.db.statement import Database, Row, Script, Statement, containing
 from towline_once.errors import Transient
 
-# ------------------------------------------------------------------- pulls
+# ------------------------------------------------------------------ the protocol
 # Pull requests under tow, and the log of everything that happened to them.
 #
 # Everything that changes a pull request goes through `change`: one transaction that reads the
@@ -96,7 +96,7 @@ class Logged(NamedTuple):
     event: PullEvent
 
 
-# ------------------------------------------------------------------- pulls
+# ------------------------------------------------------------------ the store
 
 _MOST_RACES = 100
 _LINES_AT_A_TIME = 1000
@@ -284,7 +284,7 @@ def _writing(record: PullRecord | None, change: Change, last_event: int) -> Scri
     return Changed(True, wanted, numbered)
 
 
-# ------------------------------------------------------- reconcile_history
+# ------------------------------------------------------------------ whole logs
 # The logs of pull requests, whole, read in pages.
 
 _PAGE = 1000

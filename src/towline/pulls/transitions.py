@@ -34,7 +34,7 @@ from towline.pulls.signals import Outcome, Signals, Towing
 from towline.pulls.staleness import THRESHOLD_SECONDS, Thresholds, is_stale
 from towline_once.failure_patterns import Pattern
 
-# -------------------------------------------------------------- happenings
+# ------------------------------------------------------------------ what has happened
 # What has happened to a pull request, told by the facts before an event and after it.
 
 LONGEST_LINE: Final = 300
@@ -195,7 +195,7 @@ def _failed(facts: Facts, signals: Signals) -> list[str]:
     return sorted(name for name, check in counted(facts, signals).items() if check.failed)
 
 
-# ---------------------------------------------------------------------- bots
+# ------------------------------------------------------------------ bots
 
 
 def _of_policy(record: PullRecord, facts: Facts, about: dict[str, object]) -> list[Told]:
@@ -238,7 +238,7 @@ def _who(word: Word) -> tuple[float | None, str]:
     return word.at, word.by
 
 
-# ---------------------------------------------------------------- tracking
+# ------------------------------------------------------------------ tracking
 
 KEPT_STATES: Final = 64
 KEEP_ENDED_US: Final = 24 * 3600 * 1_000_000

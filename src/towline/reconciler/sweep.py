@@ -51,7 +51,7 @@ from towline_once.coordination.circuit_breaker import State as BreakerState
 from towline_once.errors import Conflict, Rejected, Transient, Unavailable
 from towline_once.ports import Clock
 
-# ----------------------------------------------------------- reconcile_one
+# ------------------------------------------------------------------ one pull request
 # One stale pull request: drift ▸ still stale? ▸ classify ▸ budget ▸ remedy ▸ outcome.
 
 _PATIENCE_SECONDS = 3600.0
@@ -347,7 +347,7 @@ def _alike(known: Mapping[str, object] | None, new: Mapping[str, object]) -> boo
     return all(known.get(name) == new.get(name) for name in names)
 
 
-# --------------------------------------------------------------- reconcile
+# ------------------------------------------------------------------ the sweep
 
 _LOOK_PAUSES = (1.0, 4.0)
 _READ_AT_ONCE = 500

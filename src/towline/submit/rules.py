@@ -179,11 +179,10 @@ def shown(text: str) -> str:
     return text[: SHOWN_CHARACTERS if len(text) > SHOWN_CHARACTERS else len(text) // 2]
 
 
-# ------------------------------------------------------------- remote_work
+# ------------------------------------------------------------------ remote workers
 # What remote workers say, and how their results are sealed.
 #
-# The SHA-256 of a result is taken over its RFC 8785 form, so that a worker, the service and
-# whoever
+# The SHA-256 of a result is taken over its RFC 8785 form, so that a worker, the service and whoever
 # reads the result compute the same one, however each writes JSON. A worker that shares a key with
 # the service can add an HMAC-SHA256 over the same bytes.
 

@@ -41,7 +41,7 @@ from towline_once.errors import Rejected, Stale
 from towline_once.metrics import STORE_SIZE, Audit
 from towline_once.ports import Clock
 
-# ----------------------------------------------------------- submit_limits
+# ------------------------------------------------------------------ limits
 # How much may be submitted: the queue's limit, the limit in flight, and that of the store.
 #
 # Nothing is counted on each submit. The numbers of jobs that wait and run are remembered for a
@@ -51,8 +51,7 @@ from towline_once.ports import Clock
 #
 # The number of stored requests is taken again after each hundredth of the maximum. Where several
 # processes share a store, it may be exceeded by a hundredth for each. At the maximum a stretch of
-# the
-# store is looked through for what has expired; if there is none in it, the oldest have to go.
+# the store is looked through for what has expired; if there is none in it, the oldest have to go.
 
 REMEMBERED_SECONDS: Final = 1.0
 _QUICK_SECONDS: Final = 0.25
@@ -190,7 +189,7 @@ def _counted(why: str, deleted: int) -> int:
     return deleted
 
 
-# ------------------------------------------------------------------ submit
+# ------------------------------------------------------------------ the service
 
 _LOOKED_AT: Final = 1000
 _BACKOFF: Final = Backoff(30_000_000, 600_000_000)

@@ -21,7 +21,7 @@ from towline_once.db.batching import Coalescer
 from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.errors import Transient
 
-# ---------------------------------------------------------------- requests
+# ------------------------------------------------------------------ the protocol
 # Requests of the submit API: each with its job, and found again by the client's key.
 
 
@@ -85,7 +85,7 @@ class Attempt(NamedTuple):
     max_attempts: int
 
 
-# ------------------------------------------------------ request_statements
+# ------------------------------------------------------------------ SQL
 # The SQL of submitted requests. Their status is that of their job.
 
 _SUBMITTED: Final = f"r.queue >= '{QUEUE_PREFIX}' AND r.queue < '{QUEUE_PREFIX}~'"
@@ -261,7 +261,7 @@ EVICT = Statement(
 )
 
 
-# ---------------------------------------------------------------- requests
+# ------------------------------------------------------------------ the store
 
 _ROUNDS: Final = 5
 

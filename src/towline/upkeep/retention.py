@@ -18,7 +18,7 @@ from prometheus_client import Counter, Gauge
 from towline.jobs.pruning import Pruned
 from towline.upkeep.periodic import Turn
 
-# ----------------------------------------------------------- prune_metrics
+# ------------------------------------------------------------------ metrics
 # What is counted of deleting.
 
 PRUNED = Counter("towline_pruned_rows", "Rows deleted because they were past their time", ["what"])
@@ -27,7 +27,7 @@ LATE = Gauge(
 )
 
 
-# ------------------------------------------------------------------- prune
+# ------------------------------------------------------------------ batches
 
 Batch: TypeAlias = Callable[[int], Awaitable[Pruned]]
 

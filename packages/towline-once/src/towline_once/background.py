@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from towline_once.errors import Transient
 
-# ----------------------------------------------------------------- waiting
+# ------------------------------------------------------------------ waiting with an end
 # Waiting with an end.
 
 
@@ -21,7 +21,7 @@ async def wait_for(event: asyncio.Event, seconds: float) -> None:
         return
 
 
-# -------------------------------------------------------------- background
+# ------------------------------------------------------------------ work in the background
 
 _PAUSES = (0.0, 0.25, 1.0, 4.0, 15.0, 60.0)
 T = TypeVar("T")

@@ -298,7 +298,7 @@ def _unescaped(scheme: type[Key], text: str) -> str:
     return text.replace("%3A", ":").replace("%25", "%")
 
 
-# ---------------------------------------------------------------- horizons
+# ------------------------------------------------------------------ how long senders redeliver
 # How long a sender may deliver the same thing again.
 #
 # A record that ends earlier lets the late delivery act a second time.

@@ -136,11 +136,11 @@ class DocumentStore(Protocol):
         ...
 
 
-# ----------------------------------------------------------------- mailbox
+# ------------------------------------------------------------------ wake-ups
 # How one process wakes a waiter in another one.
 #
-# A mailbox has an address that others can post a topic to. A message carries no truth: who is
-# woken looks at the store. So a lost, repeated or forged message costs a look and nothing else.
+# A mailbox has an address that others can post a topic to. A message carries no truth: who is woken
+# looks at the store. So a lost, repeated or forged message costs a look and nothing else.
 
 
 class Mailbox(Protocol):
@@ -170,12 +170,12 @@ class Mailbox(Protocol):
         ...
 
 
-# ------------------------------------------------------------------- clock
+# ------------------------------------------------------------------ time
 # Where time comes from.
 #
 # Stores decide by their own clock: PostgreSQL and Redis by the server's, SQLite and memory by
-# `now_us`. `shift_us` is added to a server's clock, so that a test or the simulation can move
-# every store ahead without waiting; in production it is always zero.
+# `now_us`. `shift_us` is added to a server's clock, so that a test or the simulation can move every
+# store ahead without waiting; in production it is always zero.
 
 
 class Clock(Protocol):

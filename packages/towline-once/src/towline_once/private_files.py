@@ -20,7 +20,7 @@ from towline_once.errors import Rejected
 SHORTEST: Final = 32
 
 
-# ----------------------------------------------------------- private_files
+# ------------------------------------------------------------------ making and checking
 
 OWNER_ONLY: Final = 0o600
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO

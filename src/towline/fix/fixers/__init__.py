@@ -10,11 +10,11 @@ from typing import Final
 from towline.fix.fixers.base import Fixer
 from towline.fix.fixers.config import FixerConfig
 
-# ----------------------------------------------------------------- loading
+# ------------------------------------------------------------------ loading by entry points
 # Finds fixers by their entry points and builds those that are asked for.
 #
-# An entry point of the group `towline.fixers` is a callable that takes a `FixerConfig` and
-# returns a `Fixer`. One that cannot be loaded is left out, with a line in the log that says why.
+# An entry point of the group `towline.fixers` is a callable that takes a `FixerConfig` and returns
+# a `Fixer`. One that cannot be loaded is left out, with a line in the log that says why.
 
 GROUP: Final = "towline.fixers"
 _OWN: Final = "towline.fix.fixers."

@@ -28,7 +28,7 @@ from towline.sandbox.base import Sandbox
 from towline_once.clock import SystemClock
 from towline_once.errors import Definitive, Rejected, Transient, Unavailable
 
-# ----------------------------------------------------------------- llm_api
+# ------------------------------------------------------------------ HTTP
 # Asks a language model over HTTP: one request, without redirects.
 
 _OWN_ADDRESSES: Final = {
@@ -128,11 +128,10 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-# ----------------------------------------------------------- model_prompts
+# ------------------------------------------------------------------ prompts
 # What a language model is told, within a limit on the size.
 #
-# Logs and files are other people's words: they are marked as such, and whatever they talk the
-# model
+# Logs and files are other people's words: they are marked as such, and whatever they talk the model
 # into, its diff is checked like any other.
 
 SYSTEM: Final = (
@@ -201,7 +200,7 @@ def _framed(name: str, text: str) -> str:
     return f"BEGIN {name}\n{text}\nEND {name}"
 
 
-# ------------------------------------------------------------- model_diffs
+# ------------------------------------------------------------------ diffs
 # Takes the diff out of what a language model says, and puts the counts of its hunks right.
 
 _FENCED = re.compile(r"^```(?:diff|patch)[ \t\r]*+\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -255,7 +254,7 @@ def _end_of_hunk(lines: list[str], place: int) -> int:
     return place
 
 
-# --------------------------------------------------------------------- llm
+# ------------------------------------------------------------------ the fixer
 
 _MOST_FILES: Final = 12
 _MOST_FILE_BYTES: Final = 60_000

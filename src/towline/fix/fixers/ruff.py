@@ -22,7 +22,7 @@ from towline.git.workspace import Workspace
 from towline.sandbox.base import Ran, Sandbox
 from towline_once.errors import Definitive, MissingExtra
 
-# --------------------------------------------------------------- lint_logs
+# ------------------------------------------------------------------ logs of linters
 # Whether a failure is one of Python's linters or formatters, and which files it names.
 
 _LINT_CHECK = re.compile(
@@ -79,7 +79,7 @@ def plain(log: str) -> str:
     return _TIME_STAMPS.sub("", _TERMINAL_CODES.sub("", log).replace("\r\n", "\n"))
 
 
-# -------------------------------------------------------------------- ruff
+# ------------------------------------------------------------------ the fixer
 
 
 class RuffFixer:

@@ -21,7 +21,7 @@ from towline.forges.github.client import bearer, links_of
 from towline.forges.payload import Object
 from towline_once.errors import MissingExtra, Rejected
 
-# -------------------------------------------------------------- github_app
+# ------------------------------------------------------------------ the App's token
 # How an App signs in: a short-lived RS256 token, made with the App's private key.
 
 _LIFE_SECONDS = 540
@@ -70,7 +70,7 @@ def _key_in(file: Path) -> bytes:
         raise Rejected(f"cannot read the GitHub App's key {file}: {error.strerror}") from None
 
 
-# ----------------------------------------------------------- github_access
+# ------------------------------------------------------------------ access
 
 _RENEW_US: Final = 300 * 1_000_000
 _PER_PAGE: Final = 100

@@ -33,11 +33,10 @@ from towline.forges.payload import QUEUED, Object, Outcome, outcome_of, outcome_
 from towline.forges.signature import authenticate, check_github
 from towline_once import keys
 
-# ----------------------------------------------------------- github_checks
+# ------------------------------------------------------------------ checks
 # GitHub's five ways to tell how a commit fares: two kinds of checks, statuses, and Actions.
 #
-# The numbers of pull requests are taken as listed: for a fork they are not, and the commit
-# decides.
+# The numbers of pull requests are taken as listed: for a fork they are not, and the commit decides.
 
 
 def check_run(payload: Object, repo: str, actor: Actor | None) -> Event | None:
@@ -194,7 +193,7 @@ def _summary(output: Object) -> str:
     return "\n".join(part for part in parts if part)[: reading.LONGEST_SUMMARY]
 
 
-# ------------------------------------------------------------------ github
+# ------------------------------------------------------------------ deliveries
 
 SOURCE: Final = "github"
 

@@ -33,11 +33,10 @@ from towline.forges.snapshot import PullRef, Snapshot
 from towline_once.canonical_json import JsonValue
 from towline_once.ports import Clock
 
-# ---------------------------------------------------------- gitlab_reading
+# ------------------------------------------------------------------ REST as webhook payloads
 # GitLab's REST objects, put in the words of its webhooks and read by the reader of those.
 #
-# So a look and a webhook cannot tell two things of one merge request. What the webhooks leave
-# out,
+# So a look and a webhook cannot tell two things of one merge request. What the webhooks leave out,
 # such as the page of a job, is added.
 
 _ACTIONS: Final[Mapping[str, str]] = {"merged": "merge", "closed": "close"}
@@ -287,7 +286,7 @@ def _read(repo: str, kind: str, **payload: JsonValue) -> Event | None:
     return events[0] if events else None
 
 
-# ------------------------------------------------------------- gitlab_look
+# ------------------------------------------------------------------ looking
 
 _MOST_COMMENTS: Final = 50
 _MOST_REMEMBERED: Final = 10_000

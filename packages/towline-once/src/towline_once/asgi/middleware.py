@@ -367,7 +367,7 @@ def _ending(app: asyncio.Future[None]) -> str:
     )
 
 
-# ---------------------------------------------------------------------- options
+# ------------------------------------------------------------------ options
 
 
 def _names(option: str, value: str | Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from towline_once.loop_guard import LoopGuard
 from towline_once.metrics import BREAKER_TRIPS, Audit
 from towline_once.ports import Clock, DocumentStore
 
-# ----------------------------------------------------------------- breaker
+# ------------------------------------------------------------------ arithmetic
 # The circuit breaker's arithmetic.
 #
 #     closed ──failures pass the threshold within the window──▸ open
@@ -140,7 +140,7 @@ def _added(
     return (*live, (number, successes, failures))
 
 
-# ----------------------------------------------------------------- breaker
+# ------------------------------------------------------------------ the service
 
 _CONTENTION_ROUNDS = 32
 _REMEMBERED_WRITES = 16

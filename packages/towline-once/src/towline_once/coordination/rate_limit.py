@@ -8,16 +8,14 @@ from towline_once.arguments import at_least_one, microseconds, name_of
 from towline_once.loop_guard import LoopGuard
 from towline_once.ports import RateStore
 
-# ---------------------------------------------------------------- throttle
+# ------------------------------------------------------------------ the algorithm
 # The generic cell rate algorithm: one number per key.
 #
-# That number is the theoretical arrival time: when the next hit would arrive if all hits so far
-# had come evenly spaced. It may run ahead of the clock by the burst, which is the whole period:
-# so
+# That number is the theoretical arrival time: when the next hit would arrive if all hits so far had
+# come evenly spaced. It may run ahead of the clock by the burst, which is the whole period: so
 # `limit` hits may come at once, and then one every `period / limit`.
 #
-# Two uses differ in one thing. A limiter (`pace`) refuses a hit without room, and the number
-# stands
+# Two uses differ in one thing. A limiter (`pace`) refuses a hit without room, and the number stands
 # still. A queue (`turns`) takes every hit, and the number moves on: the k-th hit without room has
 # its turn after k intervals, however many requests and processes the hits come from.
 
@@ -109,7 +107,7 @@ def verdict(allowed: bool, arrival: int, now: int, rate: Rate) -> Verdict:
     return Verdict(allowed, wait, remaining)
 
 
-# --------------------------------------------------------------- ratelimit
+# ------------------------------------------------------------------ the service
 
 _HITS_BETWEEN_SWEEPS = 1_000
 _SWEEP_BATCH = 1_250

@@ -12,7 +12,7 @@ import orjson
 from towline_once.db.redis.client import AS_WRITTEN, Redis
 from towline_once.ports import Document, Grant, Paced
 
-# ------------------------------------------------------------ redis_leases
+# ------------------------------------------------------------------ leases
 # Leases in Redis, with their queues.
 #
 #     towline:lease:NAME      the lease: holder, address, token, ticket, expiry (packed)
@@ -202,7 +202,7 @@ def _grant(name: str, now: int, line: str) -> Grant | None:
         return Grant(name, str(holder), str(address), int(token), int(ticket), int(expires), now)
 
 
-# ------------------------------------------------------------------- redis
+# ------------------------------------------------------------------ the other stores
 
 __all__ = ["RedisDocuments", "RedisLeases", "RedisRates", "RedisSeen", "RedisSlots"]
 

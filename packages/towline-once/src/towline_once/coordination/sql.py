@@ -12,7 +12,7 @@ from towline_once.db.batching import Coalescer
 from towline_once.db.statement import Database, Row, Script, Statement
 from towline_once.ports import Document, Grant, Note, Paced
 
-# --------------------------------------------------------- rate_statements
+# ------------------------------------------------------------------ SQL of rate limits
 # The SQL of rate limits: one number per key, moved by the store's own clock.
 
 _START = "CASE WHEN towline_rates.arrival_us > {now} THEN towline_rates.arrival_us ELSE {now} END"
@@ -21,7 +21,7 @@ _ALLOWED = f"""CASE WHEN {_FITTING} <= 0 THEN 0
                  WHEN {_FITTING} < excluded.hits THEN {_FITTING}
                  ELSE excluded.hits END"""
 
-# The same arithmetic as `core.throttle.pace`; `hits` rides along so that DO UPDATE can see it.
+# The same arithmetic as `rate_limit.pace`; `hits` rides along so that DO UPDATE can see it.
 HIT = Statement(
     "hit",
     {"key": "text", "hits": "bigint", "interval_us": "bigint", "burst_us": "bigint"},
@@ -46,7 +46,7 @@ _AHEAD = f"({_START} - {{now}})"
 _STILL = f"""CASE WHEN towline_rates.interval_us IN (0, excluded.interval_us) THEN {_AHEAD}
              ELSE {_AHEAD} / towline_rates.interval_us * excluded.interval_us END"""
 
-# Every hit has its turn, and the arrival time moves on by all of them: see `core.throttle.turns`.
+# Every hit has its turn, and the arrival time moves on by all of them: see `rate_limit.turns`.
 QUEUE_UP = Statement(
     "queue up",
     HIT.columns,
@@ -98,7 +98,7 @@ SWEEP_RATES = Statement(
 )
 
 
-# ----------------------------------------------------- document_statements
+# ------------------------------------------------------------------ SQL of documents
 # The SQL of documents: small texts that are replaced only by who has read them as they are.
 
 CREATE_DOCUMENT = Statement(
@@ -128,7 +128,7 @@ def noting(note: Note) -> Script[bool]:
     return bool((yield REPLACE_DOCUMENT, [note]))
 
 
-# ---------------------------------------------------------- sql_statements
+# ------------------------------------------------------------------ SQL of leases, slots and marks
 # The SQL of coordination. Each statement is atomic by itself, on both databases.
 
 _LEASE = "name, holder, address, token, ticket, expires_us"
@@ -377,7 +377,7 @@ READ_DOCUMENT = Statement(
 )
 
 
-# --------------------------------------------------------------------- sql
+# ------------------------------------------------------------------ the stores
 
 _RACES = 8
 

@@ -81,7 +81,7 @@ class LocalMailbox:
         """Carry the topic to another process; here there is none."""
 
 
-# ---------------------------------------------------------- sqlite_mailbox
+# ------------------------------------------------------------------ SQLite
 # Wake-ups between processes that share a SQLite file: a Unix datagram to the waiter's socket.
 #
 # The sockets lie in a private folder named after the file; an address is the name of one. Where
@@ -155,7 +155,7 @@ class SqliteMailbox(LocalMailbox):
             os.rmdir(self._folder)  # refused while others have their sockets there
 
 
-# -------------------------------------------------------- postgres_mailbox
+# ------------------------------------------------------------------ PostgreSQL
 # Wake-ups through NOTIFY: each process listens on a channel of its own and on one for all.
 
 _RETRY_SECONDS = 1.0

@@ -32,7 +32,7 @@ from towline_once.db.statement import Row, Script, Statement, Step
 from towline_once.errors import MissingExtra, Rejected, StoreFull, Transient, Unavailable
 from towline_once.ports import Clock
 
-# --------------------------------------------------------- postgres_arrays
+# ------------------------------------------------------------------ array literals
 # Columns of a batch as PostgreSQL array literals.
 #
 # asyncpg would take the lists themselves, but asks of each element whether it is a container; at
@@ -77,7 +77,7 @@ def _element(value: str | int | None) -> str:
     return f'"{text}"'
 
 
-# ---------------------------------------------------------------- postgres
+# ------------------------------------------------------------------ the database
 
 try:
     import asyncpg

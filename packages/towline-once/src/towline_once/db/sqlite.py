@@ -25,7 +25,7 @@ from towline_once.errors import Rejected, StoreFull, Unavailable
 from towline_once.ports import Clock
 from towline_once.private_files import make_private
 
-# --------------------------------------------------------------- turnstile
+# ------------------------------------------------------------------ turns between processes
 # Fair turns for several processes that write one SQLite file.
 #
 # SQLite's own lock goes to the process that asks at the right moment, and the process that has just
@@ -77,14 +77,14 @@ class Turnstile:
         os.close(self._turn)
 
 
-# ----------------------------------------------------------- sqlite_thread
+# ------------------------------------------------------------------ the thread of a connection
 # The thread that owns a SQLite connection.
 #
-# Callers put jobs into a queue; the thread takes all that wait, up to a bound, into one
-# transaction and makes one commit for them. If one of them fails, the lot is rolled back and done
-# again with a savepoint around each, so the failing one is undone without harm to its neighbours.
-# Each caller learns its fate only after the commit has reached the disk. A job whose caller has
-# given up by its deadline is not begun.
+# Callers put jobs into a queue; the thread takes all that wait, up to a bound, into one transaction
+# and makes one commit for them. If one of them fails, the lot is rolled back and done again with a
+# savepoint around each, so the failing one is undone without harm to its neighbours. Each caller
+# learns its fate only after the commit has reached the disk. A job whose caller has given up by its
+# deadline is not begun.
 
 Run: TypeAlias = Callable[[Statement, Sequence[Row]], list[Row]]
 Work: TypeAlias = Callable[[Run], Any]
@@ -262,7 +262,7 @@ def _resolve(outcomes: list[Outcome]) -> None:
             job.future.set_result(result)
 
 
-# ------------------------------------------------------------------ sqlite
+# ------------------------------------------------------------------ the database
 
 T = TypeVar("T")
 _MEMORY = ":memory:"

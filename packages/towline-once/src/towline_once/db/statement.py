@@ -164,7 +164,7 @@ class Database(Protocol):
     async def aclose(self) -> None: ...
 
 
-# -------------------------------------------------------------------- like
+# ------------------------------------------------------------------ patterns of LIKE
 # Patterns of LIKE, with `!` as the escape.
 
 

@@ -1,6 +1,6 @@
 """The ledger of claims: puts drafts, rules on what stands there, settles results.
 
-The rules are `core.claims`; this module only carries them to the store and back.
+The rules are in `state`; this module only carries them to the store and back.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from towline_once.idempotency.types import Claim, decode_response
 from towline_once.metrics import STORE_SIZE, Audit, IdempotencyMeter
 from towline_once.ports import Clock, Mailbox
 
-# ---------------------------------------------------------------- capacity
+# ------------------------------------------------------------------ the size of the store
 # Keeps a record store within its maximum.
 #
 # Counting rows is not free, so the count is taken again only after a hundredth of the maximum was
 # put since the last one, and half-way there in the background, so that no caller waits for it.
-# Expired
-# records go first, then the oldest finished ones.
+# Expired records go first, then the oldest finished ones.
 
 _WORTHWHILE = 100
 _BATCH = 100
@@ -118,7 +117,7 @@ class Capacity:
         return size
 
 
-# ------------------------------------------------------------- fingerprint
+# ------------------------------------------------------------------ digests of payloads
 # What of a request is stored: never its payload, only digests of it.
 
 _LONGEST_PLAIN = 512
@@ -172,7 +171,7 @@ def _is_short(text: str) -> bool:
     return len(text) <= _LONGEST_PLAIN and (text.isascii() or len(text.encode()) <= _LONGEST_PLAIN)
 
 
-# ------------------------------------------------------------------ ledger
+# ------------------------------------------------------------------ the ledger
 
 _CONTENTION_ROUNDS = 16
 _SETTLE_SECONDS = 1.0

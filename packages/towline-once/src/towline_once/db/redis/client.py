@@ -39,7 +39,7 @@ from towline_once.loop_guard import LoopGuard
 from towline_once.metrics import STORE_LOSS
 from towline_once.ports import Clock
 
-# ------------------------------------------------------------ redis_script
+# ------------------------------------------------------------------ scripts
 # Lua scripts whose concurrent calls share one execution.
 #
 # Calls of one turn of the event loop to one script travel as one EVALSHA: the server's time, the
@@ -241,7 +241,7 @@ class Script:
             raise
 
 
-# ------------------------------------------------------------------- redis
+# ------------------------------------------------------------------ the client
 
 _OLDEST = (6, 2)
 _LONGEST_VERSION = 40
