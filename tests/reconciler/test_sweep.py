@@ -66,15 +66,15 @@ def test_a_corrected_drift_is_history() -> None:
 @pytest.mark.parametrize("seen", [True, False, None])
 def test_only_what_the_forge_says_is_a_conflict(seen: bool | None) -> None:
     """As long as it does not know, there is none, and its branch is not behind."""
-    told = case_of(new_record("APPROVED"), Facts(conflicts=seen, behind=seen), [])
+    told = case_of(new_record("APPROVED", facts=Facts(conflicts=seen, behind=seen)), [])
     assert (told.conflicts, told.behind) == (seen is True, seen is True)
 
 
 def test_a_vulnerability_remembers_its_replacements() -> None:
     """The count of the record or that of the vulnerability, whichever is higher."""
-    assert case_of(new_record(), Facts(), [], reopened=1).counts["close_and_reopen"] == 1
+    assert case_of(new_record(), [], reopened=1).counts["close_and_reopen"] == 1
     used = new_record(counts=spent(none_used(), "close_and_reopen"))
-    assert case_of(used, Facts(), []).counts["close_and_reopen"] == 1
+    assert case_of(used, []).counts["close_and_reopen"] == 1
 
 
 def test_a_repositorys_own_budgets_and_thresholds_decide() -> None:

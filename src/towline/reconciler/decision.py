@@ -8,7 +8,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from towline.forges.snapshot import PullRef, Snapshot
 from towline.pulls.budgets import Strategy
 from towline.pulls.drift import correct
-from towline.pulls.facts import Facts
 from towline.pulls.lifecycle import RESULT_OF, Happening, State
 from towline.pulls.model import PullEvent, PullRecord, Tracked
 from towline.pulls.policy import RepoPolicy
@@ -99,16 +98,16 @@ def corrected_by(
 
 def case_of(
     record: PullRecord,
-    facts: Facts,
     history: Sequence[Past],
     *,
     transient: bool = False,
     evidence: str = "",
     reopened: int = 0,
 ) -> Case:
-    """`facts` are what was just seen; `reopened` counts the new ones that its vulnerability got."""
+    """`reopened` counts the new pull requests that its vulnerability got."""
     counts: dict[Strategy, int] = dict(record.counts)
     counts["close_and_reopen"] = max(counts.get("close_and_reopen", 0), reopened)
+    facts = record.facts
     return Case(
         state=record.state,
         substatus=record.substatus,

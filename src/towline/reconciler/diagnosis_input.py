@@ -8,7 +8,6 @@ from typing import NamedTuple
 from towline.events import CheckChanged
 from towline.forges.base import Forge
 from towline.forges.snapshot import Snapshot
-from towline.pulls.facts import Facts
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
 from towline.pulls.store import PullStore, whole_log
@@ -40,8 +39,9 @@ class CaseFile:
         self._forges = forges
         self._policy = policy
 
-    async def gather(self, record: PullRecord, facts: Facts, sight: Snapshot) -> Gathered:
+    async def gather(self, record: PullRecord, sight: Snapshot) -> Gathered:
         """`Unavailable` if the forge does not give a log that is needed."""
+        facts = record.facts
         failed = self._failed(sight) if record.state == "CHECKS_FAILED" else []
         read: Failure | None = None
         logs = 0
@@ -52,11 +52,10 @@ class CaseFile:
         events = await whole_log(self._store, record.ref)
         case = case_of(
             record,
-            facts,
             history_of(events),
             transient=bool(facts.transient if transient is None else transient),
             evidence=evidence if record.state == "CHECKS_FAILED" else "",
-            reopened=await self._reopened(record, facts),
+            reopened=await self._reopened(record),
         )
         names = tuple(sorted(check.name for check in failed))
         return Gathered(case, names, transient, evidence, logs, events)
@@ -99,7 +98,8 @@ class CaseFile:
             patterns=self._policy.patterns,
         )
 
-    async def _reopened(self, record: PullRecord, facts: Facts) -> int:
+    async def _reopened(self, record: PullRecord) -> int:
+        facts = record.facts
         if record.vulnerability_id is None or not (facts.conflicts or facts.behind):
             return 0
         return await self._store.reopened(record.vulnerability_id)

@@ -114,7 +114,6 @@ def diagnosis_now(
     facts = record.facts
     case = case_of(
         record,
-        facts,
         history_of(events),
         transient=facts.transient is True,
         evidence=facts.evidence,

@@ -1,7 +1,12 @@
-"""The sweep: stale? ▸ breaker ▸ look in batches ▸ each of them (`reconcile_one`) ▸ breaker.
+"""The sweep: stale? ▸ breaker ▸ look in batches ▸ bring each one up to date ▸ breaker.
 
-Before that, what earlier remedies came to is found out. Two sweeps at once do no harm: an intent
-in the store keeps the second from acting. A dry sweep writes nothing and acts on nothing.
+`upkeep` runs it every few minutes, `towline reconcile` by hand. What goes on with one pull request
+is `Handling.handle`, read from top to bottom: the look is folded into the record, the record is
+diagnosed, and remediation is handed the one order that follows. Remediation acts and answers; it
+never decides, and nothing of it comes back here but its answer.
+
+Two sweeps at once do no harm: an intent in the store keeps the second from acting. A dry sweep
+writes nothing and acts on nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +20,6 @@ from typing import NamedTuple
 
 from towline.forges.base import AsksAhead, Forge
 from towline.forges.snapshot import PullRef, Snapshot
-from towline.pulls.apply_event import facts_of
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import PullEvent, PullRecord
 from towline.pulls.policy import TowPolicy
@@ -51,8 +55,8 @@ from towline_once.coordination.circuit_breaker import State as BreakerState
 from towline_once.errors import Conflict, Rejected, Transient, Unavailable
 from towline_once.ports import Clock
 
-# ------------------------------------------------------------------ one pull request
-# One stale pull request: drift ▸ still stale? ▸ classify ▸ budget ▸ remedy ▸ outcome.
+# ----------------------------------------------------------- reconcile_one
+# One stale pull request: fold the look ▸ still stale? ▸ diagnose ▸ order ▸ outcome.
 
 _PATIENCE_SECONDS = 3600.0
 """How long a forge may take to tell of conflicts before they are taken for none."""
@@ -75,6 +79,8 @@ class Handled(NamedTuple):
     logs: int = 0
     pending: PullRecord | None = None
     diagnosis: Diagnosis | None = None
+    conflict: PullRecord | None = None
+    """Its record, if its branch could not be updated: a new fact, on which is decided anew."""
 
 
 class Mode(NamedTuple):
@@ -104,33 +110,47 @@ class Handling:
         self._cases = CaseFile(store, forges, policy)
 
     async def handle(self, record: PullRecord, sight: Snapshot | None, mode: Mode) -> Handled:
+        """Bring the record in line with the look, and order the one remedy that it needs."""
         if sight is None:
             return await self._escalate(record, _GONE, mode, Handled("escalated"))
-        current = await self._corrected(record, sight, mode)
+        current, overtaken = await self._corrected(record, sight, mode)
         so_far = Handled("corrected", drifted=current.state != record.state)
         if current.state in TERMINAL or not self._is_stale(current):
             return so_far
-        if current.intent is not None or self._is_too_early(current, sight):
-            return so_far._replace(fate="skipped")
-        return await self._decide(current, sight, mode, so_far)
-
-    async def again_with_conflict(self, record: PullRecord, sight: Snapshot, mode: Mode) -> Handled:
-        """Its branch could not be updated: what the forge now says decides anew."""
+        so_far = so_far._replace(fate="skipped")
+        if overtaken or current.intent is not None or self._is_too_early(current, sight):
+            return so_far
+        handled = await self._decide(current, sight, mode, so_far)
+        if handled.conflict is None:
+            return handled
+        known = handled.conflict
         seen = replace(sight, conflicts=True, behind=False)
-        return await self._decide(record, seen, mode, Handled("skipped"))
+        known = known._replace(facts=replace(known.facts, conflicts=True, behind=False))
+        return await self._decide(known, seen, mode, handled._replace(conflict=None))
 
     # ------------------------------------------------------------------ drift
 
-    async def _corrected(self, record: PullRecord, sight: Snapshot, mode: Mode) -> PullRecord:
+    async def _corrected(
+        self, record: PullRecord, sight: Snapshot, mode: Mode
+    ) -> tuple[PullRecord, bool]:
+        """The record with the facts of this look, which is folded here and nowhere else.
+
+        Also whether something newer was heard since the look was begun: then it is not taken in,
+        and the next sweep looks again.
+        """
         context = self._policy.context(record.ref.repo)
         if mode.dry:
             tracked = corrected_by(record, sight, context, self._clock.now_us())
-            return record if tracked is None else tracked.record
+            return (record if tracked is None else tracked.record), False
+        overtaken = False
 
         def decide(current: PullRecord | None, now_us: int) -> Change | None:
-            ago_us = round((self._clock.monotonic() - mode.looked_at) * 1e6)
-            looked_us = now_us - ago_us
-            tracked = corrected_by(current, sight, context, now_us, looked_us) if current else None
+            nonlocal overtaken
+            if current is None:
+                return None
+            looked_us = now_us - round((self._clock.monotonic() - mode.looked_at) * 1e6)
+            overtaken = current.updated_us > looked_us
+            tracked = corrected_by(current, sight, context, now_us, looked_us)
             return None if tracked is None else Change(tracked.record, tracked.events)
 
         changed = await self._store.change(record.ref, decide)
@@ -141,7 +161,7 @@ class Handling:
                 "State drift detected for PR #%d: table=%s, actual=%s",
                 record.ref.number, record.state, current.state, extra={"repo": record.ref.repo},
             )  # fmt: skip
-        return current
+        return current, overtaken
 
     def _is_stale(self, record: PullRecord) -> bool:
         thresholds = self._policy.of(record.ref.repo).thresholds
@@ -159,19 +179,18 @@ class Handling:
         self, record: PullRecord, sight: Snapshot, mode: Mode, so_far: Handled
     ) -> Handled:
         policy = self._policy.of(record.ref.repo)
-        facts = facts_of(sight, policy.signals, record.facts, self._policy.patterns)
         try:
-            gathered = await self._cases.gather(record, facts, sight)
+            gathered = await self._cases.gather(record, sight)
         except Unavailable as trouble:
             if not asks_to_wait(trouble):
                 await self._breakers.tell_outage([record.ref.repo])
             _log.warning("log_not_read", extra={"repo": record.ref.repo, "error": str(trouble)})
-            return so_far._replace(fate="failed", logs=1)
+            return so_far._replace(fate="failed", logs=so_far.logs + 1)
         now = self._clock.now_us() / 1e6
         diagnosis = diagnosed(gathered.case, now, policy, heal_unlisted=self._policy.heal_unlisted)
         diagnosis = given_up(diagnosis, gathered.events, record.since_us)
         DECISIONS.labels(diagnosis.finding.rule, diagnosis.action).inc()
-        so_far = so_far._replace(logs=gathered.logs, diagnosis=diagnosis)
+        so_far = so_far._replace(logs=so_far.logs + gathered.logs, diagnosis=diagnosis)
         if mode.dry or policy.observe_only:
             return await self._observe(record, diagnosis, mode, so_far)
         record = await self._told_by_logs(record, gathered)
@@ -271,7 +290,7 @@ class Handling:
         REMEDIES_MADE.labels(strategy, result.outcome).inc()
         handled = so_far._replace(calls=so_far.calls + 1)
         if result.outcome == "conflict" and result.record is not None:
-            return await self.again_with_conflict(result.record, sight, mode)
+            return handled._replace(conflict=result.record)
         return await self._outcome(record, diagnosis, result, handled)
 
     async def _outcome(

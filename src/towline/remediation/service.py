@@ -105,7 +105,7 @@ class Remediator:
                 begun, _ = await self._begin(ref, order)
         if begun.record is None or begun.outcome == "refused":
             return begun
-        return await self._make(begun.record, order, sight)
+        return await self._make(begun.record, order, sight, facts)
 
     async def _begin(self, ref: PullRef, order: Order) -> tuple[Remedied, int]:
         """With the store's time, which is the one that an intent's times go by."""
@@ -126,11 +126,13 @@ class Remediator:
             return False
         return await self._settle(record, sight, due=due) is not None
 
-    async def _make(self, record: PullRecord, order: Order, sight: Snapshot) -> Remedied:
+    async def _make(
+        self, record: PullRecord, order: Order, sight: Snapshot, facts: Facts
+    ) -> Remedied:
         if order.strategy == "close_and_reopen":
             return await self._closer.close(record, order.source)
         if self._judges(record.ref, order.strategy):
-            return await self._judge(record, order.source, sight)
+            return await self._judge(record, order.source, facts)
         try:
             poke = await self._patiently(record, sight)
         except Unavailable as trouble:
@@ -190,9 +192,8 @@ class Remediator:
         poked = REMEDIES[strategy].poked
         return poked in ("policy", "sod") and self._of(ref).trigger(poked).kind == "native"
 
-    async def _judge(self, record: PullRecord, source: EventSource, sight: Snapshot) -> Remedied:
+    async def _judge(self, record: PullRecord, source: EventSource, facts: Facts) -> Remedied:
         """Where there is no policy bot: our own evaluation, which is an observed outcome."""
-        facts = self._facts(sight)
         verdict = judged(facts, record.author, self._of(record.ref).signals)
         intent = _intent(record)
         ending = Ending(
@@ -347,6 +348,7 @@ class Remediator:
         return self._policy.of(ref.repo)
 
     def _facts(self, sight: Snapshot) -> Facts:
+        """What a look shows by itself: effects are told from traces of looks, whoever looked."""
         return facts_of(sight, self._policy.of(sight.pull.repo).signals)
 
 
