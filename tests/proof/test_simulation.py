@@ -84,7 +84,7 @@ def test_a_safeguard_is_missed_when_it_is_gone(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("scene", [scene.name for scene in SCENES])
 def test_a_seed_is_the_same_play_in_two_processes(scene: str) -> None:
     """To the last line, as the hash of all that happened shows."""
-    assert same_again(next(iter(seeds_of(scene, 1))))
+    assert same_again(seeds_of(scene, 1)[0])
 
 
 def test_who_never_lets_go_of_the_processor_is_found_out() -> None:
