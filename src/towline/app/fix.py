@@ -1,4 +1,4 @@
-"""The fix pipeline of a running service: its runs, its tools, and the jobs that only it can do."""
+"""Builds the fix pipeline of a running service: its runs, its tools and its jobs."""
 
 from __future__ import annotations
 

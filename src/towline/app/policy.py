@@ -1,4 +1,4 @@
-"""From settings to the plain data that decisions are made by."""
+"""Turns settings into the plain data that pure decisions take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The running service: built from settings, opened, and closed without losing anything."""
+"""The running service: builds every part from the settings, opens them, and closes them in order.
+
+`towline serve` and `towline worker` run it. Closing finishes the jobs in hand or gives them back,
+and passes the leader's lease on. All adapters are named here and in the other modules of this room,
+and nowhere else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tow of a running service: its forges, its loops and the jobs that only it can do."""
+"""Builds the tow of a running service: its forges, its periodic tasks and its jobs."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Counts commands."""
+
 from __future__ import annotations
 
 from prometheus_client import Counter

@@ -1,4 +1,7 @@
-"""What the dashboard asks of SQL: read-only, each over an index and cut off at a number of rows."""
+"""What the dashboard asks of SQL: read-only, each over an index and cut off at a number of rows.
+
+A page must stay fast with 100,000 pull requests, so no query here counts or sorts a whole table.
+"""
 
 from __future__ import annotations
 

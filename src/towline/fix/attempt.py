@@ -1,4 +1,4 @@
-"""What the stages of a fix run share: the attempt they are part of, and how one ends."""
+"""What the stages of a fix run share: the attempt they are part of, and how a stage ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""PLAN and PATCH: what is wrong, who may be able to help, and what they made of it."""
+"""PLAN and PATCH: finds what is wrong and which fixer can help, and lets it make the patch.
+
+`pipeline` calls both. PLAN asks the forge for the log and for rival pull requests; PATCH runs in
+the sandbox.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""From what asks for a fix to a run and its job, made together and once."""
+"""Makes a run and its job of what asks for a fix, together and once.
+
+`inbox` asks what a delivery starts while it stores it, so that the rate limit is taken in the same
+transaction. The run itself is made later, by the delivery's job.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Fix runs in SQL: made once with their job, written to by one attempt at a time."""
+"""Fix runs in SQL: made once with their job, written to by one attempt at a time.
+
+An attempt has a token, and each write compares it in the same UPDATE. An attempt that lost its run
+therefore writes nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The times in a server's headers: `Date` and `Retry-After`."""
+"""The HTTP client for every API that Towline calls: forges, Jenkins and Jira.
+
+Each call ends within its deadline, however slowly the other side answers. A refusal and a server
+that does not answer are told apart, as only the second may be tried again. Credentials never follow
+a redirect to another host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What can be read from time to time where no webhook comes."""
+"""What a source needs that is polled instead of sending webhooks, and how far it has been read.
+
+`inbox/poll.py` calls it. A watermark moves only after everything before it is stored, so that a
+crash repeats a page and never skips one.
+"""
 
 from __future__ import annotations
 

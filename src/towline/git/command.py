@@ -1,4 +1,8 @@
-"""git as a subprocess: a clean environment, a deadline for its whole group, bounded output."""
+"""Runs git as a subprocess, with a clean environment, a deadline and bounded output.
+
+Repositories are not trusted: no hook, no filter, no configuration of the machine takes part.
+`clone_cache` and `worktree` are the callers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests to the control plane: of bounded size and patience, and of one meaning."""
+"""Reads the body of a request to the control plane: bounded in size and time, strict JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""API keys: a prefix to find them by, a digest to know them by; never the key itself."""
+"""API keys in SQL: a prefix finds the key, a digest proves it; the key itself is never stored.
+
+`auth` asks on every request, so lookups of concurrent requests share a statement.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every error of the FastAPI app as problem+json with a stable `code`."""
+"""Turns every error of the FastAPI app into problem+json with a stable `code`.
+
+`problem_docs` lists the codes for the OpenAPI document.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a schedule is due, by its cron expression, in UTC."""
+"""Computes when a cron expression is due next, in UTC. Pure; `schedules` calls it."""
 
 from __future__ import annotations
 

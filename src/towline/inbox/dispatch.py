@@ -1,4 +1,9 @@
-"""What a delivery's job does: read its events again, and hand them on in the order they came."""
+"""Runs a delivery's job: reads its events again, and hands them on in the order they came.
+
+The events are read again from the stored bytes, so that only those have to be kept and a newer
+version reads them better. The tracker applies each event once by its key, so a job that runs twice
+does no harm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted at the front door."""
+"""Counts deliveries, and what pollers found."""
 
 from __future__ import annotations
 

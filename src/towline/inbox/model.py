@@ -1,4 +1,7 @@
-"""The inbox: every delivery that was taken in, once, with the job that acts on it."""
+"""The inbox: every delivery that was taken in, once, with the job that acts on it.
+
+`ingest` and the pollers write it, `dispatch` and the routes read it. `store` is its SQL.
+"""
 
 from __future__ import annotations
 

@@ -1,3 +1,8 @@
+"""Deletes deliveries and jobs whose time to keep is over.
+
+The service runs it as a periodic task. It works in small batches, so that no webhook waits for it.
+"""
+
 from __future__ import annotations
 
 from towline.inbox.store import Inbox

@@ -1,4 +1,4 @@
-"""A CI system that builds when it is asked to."""
+"""The protocol of a CI system that builds when it is asked to; `jenkins/ci.py` implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Jobs in SQL: claims, settlements and new jobs of concurrent callers share a transaction each."""
+"""Jobs in SQL: claims, settlements and new jobs of concurrent callers share a transaction each.
+
+The job table is the outbox: a delivery, a command or a submission is stored in one transaction with
+its job. A claim gives a token, and every later write compares it inside the one UPDATE, so a worker
+that lost its job writes nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How often each remedy may be tried on a pull request, and when its count starts anew."""
+"""How often each remedy may be tried on a pull request, and when its count starts anew.
+
+A count starts anew when an event shows progress, and a lifetime limit ends what would go round for
+ever.
+"""
 
 from __future__ import annotations
 

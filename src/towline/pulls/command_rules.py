@@ -1,4 +1,4 @@
-"""What people may order: slash commands, and in which states each of them makes sense."""
+"""Which commands people may give, and in which states. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many pull requests at once: pages of them, filtered, and those that are stale."""
+"""Reads many pull requests at once: pages of them, filtered, and those that are stale."""
 
 from __future__ import annotations
 

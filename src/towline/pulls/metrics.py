@@ -1,4 +1,4 @@
-"""What is counted of pull requests under tow."""
+"""Counts the events of pull requests under tow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A pull request under tow as it is recorded, and a line of its log: what decisions are made of."""
+"""The record of a pull request under tow, and a line of its log.
+
+Every decision starts from these.
+"""
 
 from __future__ import annotations
 

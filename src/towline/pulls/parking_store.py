@@ -1,4 +1,7 @@
-"""Events that wait for a pull request that is not recorded yet, or for a head that it gets."""
+"""Keeps events that wait for a pull request that is not recorded yet, or for a head that it gets.
+
+`tracker` parks them and takes them back. The rules are in `parking`.
+"""
 
 from __future__ import annotations
 

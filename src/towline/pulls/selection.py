@@ -1,4 +1,4 @@
-"""Which pull requests are towed, what they fix, and who is a person."""
+"""Which pull requests are towed, which vulnerability they fix, and who is a person. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Pull requests under tow in SQL: a record, its log and the jobs that follow change together."""
+"""Pull requests under tow in SQL: a record, its log and the jobs that follow change together.
+
+`change` reads a record, asks a pure function what follows, and writes only if the version is still
+the one it read. Two processes that act at once therefore never overwrite each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a sweep decides about one pull request: pure, from its record, its log and a look at it."""
+"""Decides what a sweep does about one pull request: pure, from its record, its log and a snapshot.
+
+`sweep` calls it after each look. Nothing here acts, so that a dry run and observe mode decide the
+same.
+"""
 
 from __future__ import annotations
 

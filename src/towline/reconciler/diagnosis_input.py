@@ -1,4 +1,4 @@
-"""All that a diagnosis is made of, fetched for one pull request."""
+"""Fetches what a diagnosis of one pull request needs, such as the log of its failed check."""
 
 from __future__ import annotations
 

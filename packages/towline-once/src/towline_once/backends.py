@@ -1,4 +1,4 @@
-"""Builds a store's parts from its URL; the only module that names concrete adapters."""
+"""Builds the parts of a store from its URL. It is the only module that names concrete stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordination backend must offer, and the two protocols the outside knows."""
+"""The protocols of a coordination store, and the two protocols that the outside knows."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""GitHub as a forge. Begin at `forge`."""

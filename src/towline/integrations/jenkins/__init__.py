@@ -1,0 +1,1 @@
+"""Jenkins as a CI system and as a sender of webhooks."""

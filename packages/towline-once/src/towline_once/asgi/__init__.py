@@ -1,0 +1,1 @@
+"""`Idempotency-Key` for ASGI apps. Begin at `middleware`."""

@@ -1,4 +1,4 @@
-"""Dedup: has this been seen before?"""
+"""Dedup remembers keys for a while, and answers for each whether it is the first time."""
 
 from __future__ import annotations
 

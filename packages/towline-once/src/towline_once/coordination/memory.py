@@ -1,4 +1,8 @@
-"""Coordination state of one process. Every step is atomic, for none of them awaits."""
+"""Coordination state of one process, for `memory://`. No step awaits, so each is atomic.
+
+It has the same semantics as the other stores, as one test suite shows, and forgets everything at
+its end.
+"""
 
 from __future__ import annotations
 

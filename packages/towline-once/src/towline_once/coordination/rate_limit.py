@@ -1,4 +1,8 @@
-"""Rate limits by the generic cell rate algorithm, on the store's clock."""
+"""Rate limits by the generic cell rate algorithm, on the store's clock.
+
+`RateLimit` uses it, and so does the inbox for what webhooks may start. It needs one number per key,
+where a sliding window needs one per hit.
+"""
 
 from __future__ import annotations
 

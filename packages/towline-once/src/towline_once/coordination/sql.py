@@ -1,4 +1,8 @@
-"""Coordination over SQL: calls of one kind share a statement, the statements decide."""
+"""Leases, slots, marks, rates and documents in SQL, on SQLite and PostgreSQL alike.
+
+Calls of one kind that come at the same time share a statement. Each statement decides by itself who
+wins, by the store's time.
+"""
 
 from __future__ import annotations
 

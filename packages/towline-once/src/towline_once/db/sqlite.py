@@ -1,4 +1,8 @@
-"""SQLite as a `Database`: one writer thread with group commit, one reader thread, fair turns."""
+"""SQLite as a `Database`: one writer thread with group commit, one reader thread, fair turns.
+
+SQLite allows one writer at a time. All statements that wait share one commit and one fsync, and a
+turn taken by file locks keeps one process from starving the others.
+"""
 
 from __future__ import annotations
 

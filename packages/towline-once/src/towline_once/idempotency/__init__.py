@@ -1,0 +1,4 @@
+"""Idempotency records: `state` decides, `ledger` reads and writes, `service` is what callers use.
+
+`memory`, `sql` and `redis` are the stores.
+"""

@@ -1,4 +1,4 @@
-"""Idempotency records in a dictionary: for tests, tools and single processes that may forget."""
+"""Idempotency records in a dictionary, for `memory://`: for tests and programs that may forget."""
 
 from __future__ import annotations
 

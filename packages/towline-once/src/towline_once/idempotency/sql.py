@@ -1,4 +1,7 @@
-"""Idempotency records in SQL; concurrent calls of one kind share a statement."""
+"""Idempotency records in SQL; concurrent calls of one kind share a statement.
+
+A claim is one INSERT that does nothing on conflict. The loser then reads the row that stands there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What an idempotency backend must offer: three atomic steps, and upkeep."""
+"""The protocol of an idempotency store: three atomic steps, and upkeep.
+
+`ledger` calls it; `memory`, `sql` and `redis` implement it.
+"""
 
 from __future__ import annotations
 

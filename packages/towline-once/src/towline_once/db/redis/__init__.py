@@ -1,0 +1,1 @@
+"""Redis, over redis-py. Begin at `client`."""
