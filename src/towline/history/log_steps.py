@@ -1,6 +1,6 @@
 """The log of one pull request, line by line: what the world did, and what the sweeps did.
 
-`towline explain` and `towline tune` read a log through this module; `log_replay` follows it.
+`towline explain` and `towline tune` read a log through this module; `replay` follows it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`POST /webhooks/…`: plain ASGI, since every delivery passes here.
 
 Size and concurrency are bounded here; the bytes and the time that bodies take are bounded by
-`http_protocol`, for every connection. A 2xx leaves only after the delivery is durable; when the
-store is away the sender is asked to come back.
+`http/uvicorn_protocol.py`, for every connection. A 2xx leaves only after the delivery is durable;
+when the store is away the sender is asked to come back.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ with its job. The watermark is written in one transaction with the last of them,
 long reading are stored before: so it may lag behind what is stored, and then things are met again
 and known by their keys, but it never passes a thing that is not. The rules are in
 `forges/polling.py`; how the list is read stands below; how a thing that came as a webhook too
-acts once is in `poll_meeting`.
+acts once is in `poll_dedup`.
 """
 
 from __future__ import annotations

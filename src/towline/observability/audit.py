@@ -1,8 +1,8 @@
 """The audit log as a file: one JSON object a line, rotated by size.
 
-`AuditFile` is a sink as `telemetry.Audit` describes it. A call stamps and queues the event; a
-thread of its own writes it a moment later, so that a slow or full disk holds up no request. What
-cannot be written is counted and logged once, and never raised.
+`AuditFile` is a sink as `towline_once.metrics.Audit` describes it. A call stamps and queues the
+event; a thread of its own writes it a moment later, so that a slow or full disk holds up no
+request. What cannot be written is counted and logged once, and never raised.
 
 Several processes may write one file. Each line is one append, and lines do not mix. Whoever finds
 the file full turns `name` into `name.1`, `name.1` into `name.2` and so on, under a lock that is

@@ -1,8 +1,8 @@
 """GitHub as a forge: a reader, a writer and a publisher over one client and its credentials.
 
-It reads by GraphQL (`github_look`), falls back to REST (`github_rest_look`), writes by REST
-(`github_writes`) and opens pull requests (`github_publish`). What GitHub says is read by the
-functions that read webhooks (`github_snapshot`). All calls share one client (`github_rest`), and
+It reads by GraphQL (`reader`), falls back to REST (`rest_reader`), writes by REST
+(`writes`) and opens pull requests (`publish`). What GitHub says is read by the
+functions that read webhooks (`snapshot`). All calls share one client (`client`), and
 with it GitHub's limits.
 """
 

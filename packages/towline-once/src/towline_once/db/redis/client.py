@@ -2,7 +2,7 @@
 
 Deadlines. Every call, whatever it needs (a connection, a handshake, a token, a second try),
 ends within `timeout` seconds of its start. Callers that find no connection share one attempt to
-make it. Plain commands are never repeated; scripts are, once (see `redis_script`).
+make it. Plain commands are never repeated; scripts are, once (see "scripts" below).
 
 Loss. Redis can forget: FLUSHALL, a restart without persistence, a fail-over to a replica that
 lagged behind. So the hash `towline:meta` holds an `id`, made with the hash, and a counter `n`
