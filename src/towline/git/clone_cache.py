@@ -1,6 +1,6 @@
 """One bare repository on disk for each that is worked on; a run fetches only what is new to it.
 
-Several processes may share the folder. Each run fetches into a reference of its own, so nobody
+Several processes may share the folder. Each run fetches into a reference of its own, so no run
 waits for anybody; what the newest runs fetched stays, as what later ones need not fetch again.
 Nothing is checked out here, and no configuration of the far side is ever taken over.
 """

@@ -4,9 +4,9 @@
 event; a thread of its own writes it a moment later, so that a slow or full disk holds up no
 request. What cannot be written is counted and logged once, and never raised.
 
-Several processes may write one file. Each line is one append, and lines do not mix. Whoever finds
-the file full turns `name` into `name.1`, `name.1` into `name.2` and so on, under a lock that is
-asked for and not waited for; the others notice by the file's identity and open the new one. A
+Several processes may write one file. Each line is one append, and lines do not mix. A process that
+finds the file full turns `name` into `name.1`, `name.1` into `name.2` and so on, under a lock that
+is asked for and not waited for; the others notice by the file's identity and open the new one. A
 line on its way at that moment ends up in `name.1`.
 """
 

@@ -226,7 +226,7 @@ def _succeeds(facts: Facts, event: PullRequestChanged) -> bool:
     """Whether the event's head came after the known one; times are often whole seconds.
 
     Within one, what a look has shown gives way only to a push that came upon it: of others that
-    the look passed over nobody knows.
+    the look passed over is not known.
     """
     later = None not in (event.occurred_at, facts.as_of) and event.occurred_at != facts.as_of
     if later or event.before_sha == facts.head_sha:

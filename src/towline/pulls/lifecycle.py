@@ -1,8 +1,8 @@
 """The life of a pull request, as one table.
 
-A transition is taken by an event that was observed. An event may imply states that nobody told
-of: those are passed through, and recorded as one move with its path. What the table does not have
-is an anomaly, and changes nothing. The diagram in the docs is drawn from this table.
+A transition is taken by an event that was observed. An event may imply states that were never
+reported: those are passed through, and recorded as one move with its path. What the table does not
+have is an anomaly, and changes nothing. The diagram in the docs is drawn from this table.
 """
 
 from __future__ import annotations

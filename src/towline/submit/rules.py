@@ -182,9 +182,9 @@ def shown(text: str) -> str:
 # ------------------------------------------------------------------ remote workers
 # What remote workers say, and how their results are sealed.
 #
-# The SHA-256 of a result is taken over its RFC 8785 form, so that a worker, the service and whoever
-# reads the result compute the same one, however each writes JSON. A worker that shares a key with
-# the service can add an HMAC-SHA256 over the same bytes.
+# The SHA-256 of a result is taken over its RFC 8785 form, so that a worker, the service and each
+# client that reads the result compute the same one, however each writes JSON. A worker that shares
+# a key with the service can add an HMAC-SHA256 over the same bytes.
 
 MOST_KINDS: Final = 100
 LONGEST_WORKER: Final = 200

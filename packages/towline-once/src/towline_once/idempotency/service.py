@@ -333,10 +333,10 @@ class IdempotencyService:
             Whatever the handler raises. A `Definitive` is stored and replayed; any other error
             frees the key for the next attempt.
 
-        Guarantees: at most one handler at a time holds the key. An async handler is cancelled when its
-        claim is lost; a thread cannot be stopped, and its result is then not recorded. An effect
-        outside of the store may still happen twice if a process dies after the effect and before
-        the record: `on_crash` says what happens then.
+        Guarantees: at most one handler at a time holds the key. An async handler is cancelled when
+        its claim is lost; a thread cannot be stopped, and its result is then not recorded. An
+        effect outside of the store may still happen twice if a process dies after the effect and
+        before the record: `on_crash` says what happens then.
 
         ```python
         async with towline_once.Idempotency.open("memory://") as idem:

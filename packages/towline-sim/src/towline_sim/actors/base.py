@@ -21,7 +21,7 @@ _NUMBER_NAMES: Final = ("number", "pr_number", "pull_number", "pull_request", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """How fast somebody acts, and how often it misses what it was told, or a poke."""
+    """How fast an actor acts, and how often it misses what it was told, or a poke."""
 
     delay: Seconds = (5.0, 40.0)
     miss: float = 0.0
@@ -30,7 +30,7 @@ class Habit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poke:
-    """What wakes somebody; any of them does."""
+    """What wakes an actor; any of them does."""
 
     label: str | None = None
     comment: str | None = None
@@ -54,7 +54,7 @@ class Actor:
         """Only schedules."""
 
     def later(self, action: Callable[[], None], delay: Seconds | None = None) -> None:
-        """What the forge refuses by then is not done; nobody is told, as with real bots."""
+        """What the forge refuses by then is not done, without a message, as with real bots."""
         wait = self.dice.uniform(*(delay or self.habit.delay))
         self.world.after(wait, lambda: self._attempt(action))
 

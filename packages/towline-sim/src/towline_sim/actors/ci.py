@@ -12,7 +12,7 @@ from towline_sim.github.fault_dice import Outage, Seconds
 from towline_sim.github.world import ACTIONS_APP, World
 
 Fate: TypeAlias = Literal["pass", "persistent", "transient", "flaky", "never", "hang"]
-"""`persistent` fails until somebody pushes; `transient` and `hang` befall the first attempt;
+"""`persistent` fails until a person pushes; `transient` and `hang` befall the first attempt;
 `flaky` fails now and then; `never` does not start by itself, only after another push."""
 
 Fates: TypeAlias = Mapping[tuple[str, int], Fate]

@@ -1,6 +1,6 @@
 """Jenkins: builds each head, tells it as a commit status, and builds again when it is asked to.
 
-While it is down, what is being built fails with timeouts, and nobody answers requests.
+While it is down, what is being built fails with timeouts, and no request is answered.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Levers:
             _turned("github", "GitHub down", "Its API answers 503", self._github_is_down),
             _turned("webhooks", "Lose webhooks", "Most webhooks never arrive", deaf),
             _turned("approver", "Stop approver", "The bot does not approve", self._no_approver),
-            Lever("conflict", "Make a conflict", "Somebody pushes to main what clashes"),
+            Lever("conflict", "Make a conflict", "A person pushes to main what clashes"),
             Lever("more", f"Open {MORE} more", f"{MORE} pull requests at once"),
             _turned("pause", "Pause", "The demo's time stands still", self._clock.speed == 0),
             _turned("faster", f"Faster × {_FASTER:g}", "Time goes faster", self._is_fast),

@@ -73,7 +73,7 @@ class Scenes:
             self._look_at_breaker(report)
 
     async def _look_at_healed(self) -> None:
-        """Merged after a remedy, and nobody had to help."""
+        """Merged after a remedy, and no person had to help."""
         steps = await self._insights.healed(_MOST_HEALED)
         self.healed = max(self.healed, healing_of(steps, 0).alone)
         if self.healed:

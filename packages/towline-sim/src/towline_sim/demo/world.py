@@ -48,7 +48,7 @@ WAVE_AT: Final = 30.0
 OUTAGE_AT: Final = 33.0
 OUTAGE_MINUTES: Final = 21.0
 MOST_MINUTES: Final = 60.0
-"""So much longer it lasts at most, if nobody notices."""
+"""So much longer it lasts at most, if no person notices."""
 OUTAGE_EVERY: Final = 150.0
 NEXT_EVERY: Final = (60.0, 130.0)
 FEW_OPEN: Final = 24
@@ -173,14 +173,14 @@ class DemoWorld:
         self.world.after((wave_at + OUTAGE_AT - WAVE_AT) * MINUTE, begins)
 
     def _outage_goes(self, before: int, minutes_left: float) -> None:
-        """When somebody has noticed: on a slow machine that takes longer by the demo's clock."""
+        """When a person has noticed: on a slow machine that takes longer by the demo's clock."""
         if self.trips() > before or minutes_left <= 0 or not self.jenkins_down:
             self.set_jenkins(down=False)
         else:
             self.world.after(MINUTE, lambda: self._outage_goes(before, minutes_left - 1))
 
     def _person_comes(self) -> None:
-        """Now and then somebody looks after what has been open for too long."""
+        """Now and then a person looks after what has been open for too long."""
 
         def again() -> None:
             for pull in self._open_pulls():
@@ -249,7 +249,7 @@ class DemoWorld:
         return {SHARED_FILE: ("\n".join(lines) + "\n").encode()}
 
     def make_conflict(self) -> None:
-        """Somebody pushes to main what the youngest pull request also adds, otherwise."""
+        """A person pushes to main what the youngest pull request also adds, otherwise."""
         young = max(self._open_pulls(), key=lambda pull: pull.created_at, default=None)
         if young is None:
             return

@@ -363,7 +363,7 @@ class RefChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emitted:
-    """Something that a hook is told of, with all that it is about as it was then."""
+    """Something that a hook gets, with all that it is about as it was then."""
 
     seq: int
     at: float

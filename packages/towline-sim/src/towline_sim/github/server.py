@@ -98,7 +98,7 @@ class GitHubSim(Simulator):
         return self._door.app.installation_id
 
     def add_app_hook(self, url: str, secret: str = "") -> Target:
-        """The App's hook: told of everything in every repository."""
+        """The App's hook: which gets everything in every repository."""
         target = Target(self.app.id, url, secret, "integration", self.app.id)
         self.webhooks.app_hook = target
         return target

@@ -548,7 +548,7 @@ class Shapes:
         }
 
     def association(self, full_name: str, user: User) -> str:
-        """Vague, as GitHub's is: nobody should decide by it."""
+        """Vague, as GitHub's is: no decision should rest on it."""
         repo = self.world.repo(full_name)
         if user.login == repo.owner.login:
             return "OWNER"

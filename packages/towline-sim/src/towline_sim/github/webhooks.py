@@ -2,7 +2,7 @@
 
 An event has one GUID for all the hooks it goes to. What becomes of a delivery on its way is a
 matter of faults: it may be lost, come twice, or come late and so out of order. A lost one is in
-the log as one that nobody answered. Nothing is repeated unless somebody asks for it, as at GitHub.
+the log as one without an answer. Nothing is repeated unless a client asks for it, as at GitHub.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ _NO_ANSWER: Final = 504
 
 @dataclass(slots=True, kw_only=True)
 class Delivery:
-    """One attempt. `status_code` is 504 if nobody answered, and 0 until it is known."""
+    """One attempt. `status_code` is 504 if no answer came, and 0 until it is known."""
 
     id: int
     guid: str

@@ -26,7 +26,7 @@ CALLS: Final[Mapping[Kind, int]] = {
 }  # fmt: skip
 """What may befall a call to a store or to the outside, by weight."""
 MESSAGES: Final[Mapping[Kind, int]] = {"request lost": 3, "slow": 3, "twice": 2}
-"""What may befall a message that nobody answers."""
+"""What may befall a message that gets no answer."""
 WORK: Final[Mapping[Kind, int]] = {"crash before": 1, "pause before": 2}
 """What may befall a node while it does something of its own."""
 

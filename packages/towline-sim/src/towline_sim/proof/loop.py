@@ -1,7 +1,7 @@
 """An event loop with a virtual clock, for many simulated processes in one thread.
 
 Callbacks of one node run in their order; which node goes on next is decided by dice. Time passes
-only when nobody has anything to do. A node that crashed is never heard of again: its callbacks are
+only when no task has anything to do. A node that crashed is never heard of again: its callbacks are
 dropped, and no `finally` of its runs. One that is paused finds everything that fell due meanwhile
 waiting for it.
 """
@@ -29,7 +29,7 @@ _MOST_STEPS = 1_000_000
 
 
 class Stuck(RuntimeError):
-    """Nobody has anything to do, now or later, and the play is not over."""
+    """No task has anything to do, now or later, and the play is not over."""
 
 
 class Node:
@@ -100,7 +100,7 @@ class SimTask(_Numbered, asyncio.Task[Any]):
 
 
 class SimFuture(_Numbered, asyncio.Future[Any]):
-    """Gets its number right after it is made: nobody asks for it before."""
+    """Gets its number right after it is made: it is not asked for before."""
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -197,7 +197,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody awaited failed, and not by the weather: a fault of the program."""
+        """What was not awaited failed, and not by the weather: a fault of the program."""
         error = context.get("exception")
         expected = error is None or isinstance(error, TowlineError)
         if self._failure is None and not expected:
@@ -212,7 +212,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Run until `main` has ended, and nothing longer."""
         before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=lambda _: None)  # nobody ends it
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=lambda _: None)  # it is never ended
         try:
             task = self.create_task(main)
             self._go_on_until(task.done)
@@ -233,7 +233,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                     if not task.done():
                         _close(task.get_coro())
                 self._tasks.clear()
-                gc.collect(1)  # what their ends began and nobody awaits
+                gc.collect(1)  # what their ends began and is not awaited
         finally:
             sys.unraisablehook = unraisable
 
@@ -292,7 +292,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coro: Any) -> None:
-    """Its `finally` may want to go on, which nobody allows."""
+    """Its `finally` may want to go on, which is not allowed."""
     with contextlib.suppress(Exception):
         coro.close()
 

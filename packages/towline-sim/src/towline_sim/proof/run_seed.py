@@ -113,7 +113,7 @@ def _play(stage: Stage, make: type[Scene]) -> None:
 
 
 class Endless(KeyboardInterrupt):
-    """Somebody does not let go of the processor; no task and no loop holds this one back."""
+    """A task does not let go of the processor; no task and no loop holds this one back."""
 
 
 @contextmanager

@@ -29,7 +29,7 @@ _idle: list[Any] = []
 
 
 class SimClock:
-    """The time of the play, as somebody's clock shows it."""
+    """The time of the play, as a node's clock shows it."""
 
     def __init__(self, loop: SimLoop, skew_us: Callable[[], int] = lambda: 0) -> None:
         self._loop = loop
@@ -78,7 +78,7 @@ class SimServer:
         self.commits = 0
 
     def transact(self, work: Callable[[Run], T]) -> T:
-        """It begins with its first write: until then nobody can come between its reads."""
+        """It begins with its first write: until then no other can come between its reads."""
         written: list[Statement] = []
         db, clock = self.db, self.clock
         changes = db.total_changes

@@ -115,7 +115,7 @@ async def _done(work: Awaitable[T] | T) -> T:
 
 
 def _forget(work: Callable[[], Any]) -> None:
-    """Nobody hears of what comes of it."""
+    """What comes of it is not heard."""
     try:
         done = work()
     except Exception:

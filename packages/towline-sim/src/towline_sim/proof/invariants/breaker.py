@@ -42,7 +42,7 @@ class BreakerWatch:
         self.circuit: dict[str, Any] = {"opened_us": 0, "epoch": 0, "probe": "", "buckets": []}
 
     async def tell(self, breaker: BreakerService, permit: Permit, succeeded: bool | None) -> None:
-        """Say how a call went. What nobody answers may still be written, however late."""
+        """Say how a call went. What gets no answer may still be written, however late."""
         told = Telling(permit._epoch, permit._probe, succeeded)
         mine = self._tellings.setdefault(breaker._process_id, [])
         mine.append(told)

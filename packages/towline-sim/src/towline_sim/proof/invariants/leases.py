@@ -34,7 +34,7 @@ class LeaseWatch:
 
     @contextmanager
     def work(self, token: int) -> Iterator[None]:
-        """Somebody works under this token, and has to be held to account unless it sleeps."""
+        """A caller works under this token, and has to be held to account unless it sleeps."""
         node = current.get()
         self._at_work[token] = (node, node.pauses)
         try:
@@ -52,7 +52,7 @@ class LeaseWatch:
             self._known[name] = after if after.holder else after._replace(holder=before.holder)
 
     def _nobody_works_on(self) -> None:
-        """Work ends before its lease does, also if nobody else wants it."""
+        """Work ends before its lease does, also if no other caller wants it."""
         now = self._stage.server.clock.now_us()
         for name, lease in self._known.items():
             node, pauses = self._at_work.get(lease.token, (WORLD, -1))
@@ -133,7 +133,7 @@ class _Noted:
 
 
 class RateWatch:
-    """Rates: nobody is let through who would be early by more than the whole period."""
+    """Rates: no caller is let through who would be early by more than the whole period."""
 
     tables = frozenset({"towline_rates"})
 

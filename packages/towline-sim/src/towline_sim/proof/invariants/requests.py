@@ -134,7 +134,7 @@ class RequestWatch:
         self._stage.expect(job.sha256 == digest, f"{name} is sealed with another digest")
 
     def _for_long(self, state: str) -> int:
-        """Those about which nobody's count can be out of date."""
+        """Those about which no count can be out of date."""
         slow = any(kind in self._stage.weather.counts for kind in _SLOW)
         then = self._stage.loop.time() - (_LATE_SECONDS if slow else _COUNTED_SECONDS)
         return sum(job.state == state and self._since[i] < then for i, job in self.jobs.items())

@@ -127,7 +127,7 @@ class JobWatch:
             self._nobody_works_on(job_id, after.state)
 
     def time_passed(self) -> None:
-        """Work ends before its lease does, also if nobody has taken the job back yet."""
+        """Work ends before its lease does, also if no reaper has taken the job back yet."""
         now = self._stage.server.clock.now_us()
         for job_id, job in self.known.items():
             if job.state == "running" and (job.lease_us or now) < now:

@@ -95,7 +95,7 @@ class DoorScene:
         self.accepted: Counter[str] = Counter()
         self.acknowledged: set[str] = set()
         self.handled: set[str] = set()
-        """Keys of the deliveries that somebody has read and dealt with."""
+        """Keys of the deliveries that a worker has read and dealt with."""
         self.broker = SimBroker(stage) if stage.dice.random() < 0.5 else None
         if self.broker is not None:
             stage.add_part("redis")
@@ -171,7 +171,7 @@ class DoorScene:
         ]
 
     async def _send(self, at: float, sent: _Sent) -> None:
-        """Until somebody says that it arrived, and sometimes once more."""
+        """Until a node says that it arrived, and sometimes once more."""
         await asyncio.sleep(at)
         for _ in range(_MOST_TRIES):
             status = await self._post(sent)

@@ -1,4 +1,4 @@
-"""Fix runs: told of twice, worked on by nodes that die at every step, one pull request each."""
+"""Fix runs: reported twice, worked on by nodes that die at every step, one pull request each."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class FixScene:
     # ------------------------------------------------------------------ what happens outside
 
     def _failures(self) -> list[tuple[float, str, str]]:
-        """When, of which check, and of which job: the same one is told of by two deliveries."""
+        """When, of which check, and of which job: two deliveries report the same one."""
         dice = self.stage.dice
         found = []
         together = dice.uniform(1.0, 30.0) if dice.random() < 0.5 else None
@@ -355,6 +355,6 @@ async def _access(cache: SimCache, repo: str) -> Any:
 
 
 def _looked_at(call: asyncio.Task[Any]) -> None:
-    """Nobody may be there any more to hear of its error."""
+    """No node may be left to hear of its error."""
     if not call.cancelled():
         call.exception()

@@ -81,12 +81,12 @@ class FixWorld:
         return sha
 
     def move_main(self, n: int) -> None:
-        """Somebody else's commit."""
+        """Another author's commit."""
         files = self.commits[self.branches["main"]] | {"other.py": f"{n}\n"}
         self.branches["main"] = self.commit(files, str(n))
 
     def fate(self, run_key: str, what: str) -> float:
-        """How this goes for this run, whoever tries."""
+        """How this goes for this run, whichever node tries."""
         return self.fates.setdefault((run_key, what), self.stage.dice.random())
 
     def lacks_isolation(self, run_key: str) -> bool:
@@ -100,7 +100,7 @@ class FixWorld:
             stage.violation(f"a pull request for {head}, which was not pushed")
         if any(one.head == head and one.state == "open" for one in self.pulls):
             return None
-        slept = stage.jumped or node is WORLD  # what arrives late is nobody's any more
+        slept = stage.jumped or node is WORLD  # what arrives late belongs to no node any more
         slept = slept or self.proposing.get(node, node.pauses) != node.pauses
         before = [one.number for one in self.pulls if one.head == head]
         stage.expect(slept or not before, f"{head} has the pull requests {before} and one more")

@@ -158,7 +158,7 @@ class KeysScene:
             raise OSError("the world is not ready")
 
     def _said_so(self, ask: _Ask, error: Exception) -> None:
-        """Nobody is told that a key has failed for good which only has failed so far."""
+        """No caller is told that a key has failed for good which only has failed so far."""
         if type(error) is Definitive and ask.on_crash == "retry":
             refused = str(ask.key) in self.refused
             self.stage.expect(refused, f"{ask.key} failed for good, and no handler said so")
@@ -166,7 +166,7 @@ class KeysScene:
     def _somebody_has_it(
         self, place: tuple[Node, str], service: IdempotencyService, error: Exception | None
     ) -> None:
-        """Nobody is told to wait for another who has the key itself."""
+        """No caller is told to wait for another who has the key itself."""
         if isinstance(error, Transient):
             return
         alone = self.asking[place] == 1
@@ -176,7 +176,7 @@ class KeysScene:
         self.stage.expect(not itself, f"{place[0]} waits for {place[1]}, which it has itself")
 
     def _superseded(self, key: str, run: int) -> None:
-        """Whoever is told that it came too late must not find its own result there."""
+        """A caller that is told that it came too late must not find its own result there."""
         stands = self.records.response_of(key)
         recorded = orjson.dumps({"run": run}).decode()
         self.stage.expect(stands != recorded, f"{key}: run {run} stands, and was told it is late")
@@ -208,7 +208,7 @@ class KeysScene:
         await self._lives_its_time()
 
     async def _lives_its_time(self) -> None:
-        """A key belongs to its payload until its time is over, and then to whoever comes."""
+        """A key belongs to its payload until its time is over, and then to the next caller."""
         for ends, wanted in ((0.0, KeyCollision.__name__), (_KEEP_SECONDS + 1.0, "answered")):
             await asyncio.sleep(ends)
             for key in self.keys:

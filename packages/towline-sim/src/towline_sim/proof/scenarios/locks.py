@@ -25,7 +25,7 @@ from towline_sim.proof.services import Reconnecting, SimRedis, backend_on
 NODES: Final = ("one", "two", "three")
 TTL_SECONDS: Final = 6.0
 LONG_TTL_SECONDS: Final = 300.0
-"""So long that a lock which nobody gives back is noticed."""
+"""So long that a lock that is never given back is noticed."""
 SLOTS: Final = 2
 RATE, PER_SECONDS = 5, 10.0
 COOLDOWN_SECONDS, PROBE_SECONDS = 8.0, 6.0
@@ -33,7 +33,7 @@ _LIMITS: Final = Limits(20_000_000, 0.5, 3, int(COOLDOWN_SECONDS * 1e6))
 _WAIT_SECONDS: Final = 15.0
 _STORM_SECONDS: Final = 60.0
 _INSISTING_SECONDS: Final = 40.0
-"""So long after the storm the last try is made to give back what nobody heard of."""
+"""So long after the storm the last try is made to give back a grant whose answer was lost."""
 _SLACK_SECONDS: Final = 31.0
 """Six calls that are not answered."""
 
@@ -100,7 +100,7 @@ class LocksScene:
         stage.fail_over = self._fail_over  # type: ignore[method-assign]
 
     def _fail_over(self) -> None:
-        """From now on two may hold one lock, for a Redis lock is no more than an optimisation."""
+        """From now on two may hold one lock, for a Redis lock is only an optimisation."""
         self.redis.fail_over()
         self.stage.jumped = True
 

@@ -248,7 +248,7 @@ class PollsScene:
             return 502
         began_us = self.watch.began_us
         if fate < 0.36 and began_us is not None and began_us < self.forge.now_us():
-            return 200  # somebody in between said so
+            return 200  # a proxy in between said so
         live = self.stage.live()
         if not live:
             return 502
@@ -300,7 +300,7 @@ class PollsScene:
         return left or self._miscounted() or self._unfinished()
 
     def _dead(self) -> set[str]:
-        """Whoever was to act on these was tried too often, which is an end as well."""
+        """The handler of these was tried too often, which is an end as well."""
         query = (
             "SELECT d.key FROM towline_deliveries d JOIN towline_jobs j ON j.id = d.job_id"
             " WHERE j.state = 'dead'"
@@ -334,6 +334,6 @@ class PollsScene:
 
 
 def _looked_at(call: asyncio.Task[Any]) -> None:
-    """Nobody may be there any more to hear of its error."""
+    """No node may be left to hear of its error."""
     if not call.cancelled():
         call.exception()

@@ -377,7 +377,7 @@ class TowScene:
     # ------------------------------------------------------------------ the world
 
     def _deliver(self, delivery_id: str, name: str, body: bytes) -> None:
-        """To whoever is up; nobody sends it again."""
+        """To a node that is up; it is not sent again."""
         live = self.stage.live()
         if not live:
             self.stage.tell(WORLD, f"nobody hears {delivery_id}")

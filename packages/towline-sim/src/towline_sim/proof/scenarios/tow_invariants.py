@@ -536,7 +536,7 @@ _WRITES: Final = frozenset({"update pull request", "create pull request"})
 _SWAPS: Final = frozenset({"create document", "replace document"})
 _OBSERVED: Final = frozenset((*Happening.__args__, "STATE_DRIFT_CORRECTED"))  # type: ignore[attr-defined]
 _VISIBLE: Final[frozenset[Strategy]] = frozenset({"rebuild", "branch_update", "close_and_reopen"})
-"""Remedies whose effect the forge shows at once, whoever else is asleep."""
+"""Remedies whose effect the forge shows at once, whichever node is asleep."""
 _SETTLING_SECONDS: Final = 10.0
 _LONG_AGO_SECONDS: Final = 45.0
 _HURRY_SECONDS: Final = 12.0
@@ -565,7 +565,7 @@ class PullWatch:
         self._heard: set[str] = set()
 
     def all_count(self, all_count: bool) -> None:
-        """Whether each check of a head counts where nobody names the required ones."""
+        """Whether each check of a head counts where the required ones are not named."""
         self._words.all_count_in = frozenset({PLAIN} if all_count else ())
 
     # ------------------------------------------------------------------ commits
@@ -715,7 +715,7 @@ class PullWatch:
         early = (intent.verify_by_us - event.at_us) / 1e6
         if not self._clocks_differ():
             self._expect(early <= 0, f"{name}: {strategy} was given up {early:.1f} s too early")
-        if self._stage.server.skew_us:  # nobody knows whether it began before that jump
+        if self._stage.server.skew_us:  # it is not known whether it began before that jump
             return
         at = self.ledger.last_made.get((key, strategy), 0.0)
         visible = strategy in _VISIBLE or (strategy, key[0]) == ("retrigger_automerge_bot", PLAIN)
@@ -750,7 +750,7 @@ class PullWatch:
             self._is_the_only_one(name, key)
 
     def _was_needed(self, name: str, key: Key) -> None:
-        """Nobody is asked for an approval that has long been there to be seen."""
+        """No approval is asked for that has long been there to be seen."""
         if self.ledger is None or self._somebody_slept():
             return
         world = self.ledger.world
@@ -818,7 +818,7 @@ class PullWatch:
             self._expect(not taken or over, f"{name} has two probes at a time")
 
     def _open_for(self, name: str, now_us: int) -> float:
-        """Seconds since it opened, while it lets nobody through; zero else."""
+        """Seconds since it opened, while it lets no call through; zero else."""
         circuit = self.breakers.get(f"breaker {name}")
         if circuit is None or not circuit["opened_us"] or circuit["probe"]:
             return 0.0

@@ -415,7 +415,7 @@ _OVERTAKEN_SECONDS: Final = (0.0, 8.0)
 """How often, and by how much, checks overtake what opens a pull request or moves its head."""
 _ABSENT: Final = Habit(delay=(0.5, 6.0), miss=0.3, miss_poke=0.15)
 _EAGER: Final = Habit(delay=(0.0, 1.0), miss=0.4, miss_poke=0.05)
-"""Often absent, and faster than the answer to whoever woke it."""
+"""Often absent, and faster than the answer to the caller that woke it."""
 
 
 @cache
@@ -490,7 +490,7 @@ class TowWorld:
         self._seconds = seconds
         self._armed: SimHandle | None = None
         self.busy = stage.dice.random() < 0.3
-        """Somebody pushes to the base again and again, and branches must be up to date."""
+        """A person pushes to the base again and again, and branches must be up to date."""
         dice = random.Random(f"later {stage.seed}")  # noqa: S311  the same again
         self.all_count = dice.random() < _ALL_COUNT
         """Checks of other Apps begin and fail after the first ones, told in any order."""
@@ -535,7 +535,7 @@ class TowWorld:
         return jenkins
 
     def _people_come(self) -> None:
-        """Fixes are proposed, bases move on, and somebody orders this and that."""
+        """Fixes are proposed, bases move on, and people give commands."""
         dice, spread = self._stage.dice, self._seconds
         proposed = dice.randint(2, 4)
         self._stage.prs += proposed
@@ -565,7 +565,7 @@ class TowWorld:
                 person.comments(number, dice.choice(COMMANDS), after=after)
 
     def _asks_for_what_is_there(self, told: Emitted) -> None:
-        """Somebody who does not see the approval."""
+        """A person who does not see the approval."""
         if told.review is None or told.review.state != "APPROVED":
             return
         after = self._stage.dice.uniform(17, 30)
