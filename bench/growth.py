@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 0.002
 _QUIET_SECONDS = 1.0
 
 _INSERT = """
-INSERT INTO towline_records
+INSERT INTO once_records
   (tenant, key, source, status, token, holder, attempts, payload_hash, field_digests, response,
    tombstone, definitive, on_crash, created_us, updated_us, lock_expires_us, expires_us, awaited)
 SELECT 'bench', 'github:' || b.digest, 'github', 'completed', b.n, 'filled:' || b.n, 1,
@@ -81,12 +81,12 @@ async def _fill_postgres(url: str, count: int, expired: bool) -> None:
     connection = await asyncpg.connect(url)
     digest, numbers = "md5(random()::text)", f"generate_series(1, {count}) AS n"
     await connection.execute(_insert(_now_us(), expired, digest, numbers))
-    await connection.execute("VACUUM ANALYZE towline_records")
+    await connection.execute("VACUUM ANALYZE once_records")
     await connection.execute("CHECKPOINT")
     if not expired:
         passing = f"generate_series(1, {count * _PASSING_PERCENT // 100}) AS n"
         await connection.execute(_insert(_now_us(), True, digest, passing))
-        await connection.execute(f"DELETE FROM towline_records WHERE expires_us < {_now_us()}")
+        await connection.execute(f"DELETE FROM once_records WHERE expires_us < {_now_us()}")
     await connection.close()
 
 

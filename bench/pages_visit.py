@@ -20,7 +20,7 @@ from bench.plan import Bench, Metrics
 from bench.processes import Started, memory_folder, started
 from bench.raw_sqlite import new_file
 from tests.servers import free_port
-from towline_once.backends import database_for
+from towline.db import database_for
 from towline_once.clock import SystemClock
 
 PULLS, EVENTS = 100_000, 5_000_000

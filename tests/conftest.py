@@ -30,9 +30,9 @@ from tests.servers import (
     shape_of,
 )
 from tests.sizes import load_hypothesis_profile
+from towline.db import database_for
 from towline.jobs.store import JobStore
 from towline.sandbox.choice import Choice, choose_sandbox
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 from towline_once.errors import NotIsolated
 

@@ -113,7 +113,7 @@ NOT_SETTINGS = {"scheduler.tick", "triggers.allowed_hosts"}
 def test_metrics(page: str) -> None:
     """Each towline_… in code is a metric, a table of the database, or their beginning."""
     known = {metric.name for metric in every_metric()}
-    tables = {"towline_documents", "towline_hook_hours", "towline_deliveries"}
+    tables = {"once_documents", "towline_hook_hours", "towline_deliveries"}
     named = set(re.findall(r"`(towline_[a-z0-9_]+)(?:\{[^`]*)?`", text_of(page)))
     assert sorted(named - known - tables) == []
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from bench.plan import Bench
 from bench.queues.marks import KIND
 from bench.queues.procedure import Opening, Queue, Send
+from towline.db import database_for
 from towline.inbox.ingest import new_job_id
 from towline.jobs.embedded import ShoutingBell
 from towline.jobs.model import OWN_QUEUE, Bell, NewJob
 from towline.jobs.store import JobStore
-from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 
 WORKER = [sys.executable, "-m", "bench.queues.towline_worker"]

@@ -19,10 +19,10 @@ from typing import Any
 
 from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
+from towline.db import database_for
 from towline.pulls.sql import STALE_KEYS
 from towline.pulls.staleness import THRESHOLD_SECONDS
 from towline.pulls.store import PullStore
-from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import columns_of
 from towline_once.db.statement import Database

@@ -18,6 +18,7 @@ from bench.plan import Bench, Metrics
 from bench.raw_sqlite import new_file
 from tests.clocks import ManualClock
 from tests.hook_world import served
+from towline.db import database_for
 from towline.forges.github.forge import GitHubForge
 from towline.forges.snapshot import PullRef
 from towline.jobs.store import JobStore
@@ -30,7 +31,7 @@ from towline.reconciler.sweep import Reconciler
 from towline.remediation.breakers import Breakers
 from towline.remediation.service import Remediator
 from towline.remediation.triggers import Poker
-from towline_once.backends import backend_over, database_for
+from towline_once.backends import backend_over
 from towline_once.coordination.circuit_breaker import BreakerService
 from towline_once.coordination.circuit_breaker import Limits as BreakerLimits
 from towline_once.db.statement import Database

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from tests.clocks import ManualClock
 from towline.app.control_plane import create_control_app
 from towline.config import ApiKeySettings
+from towline.db import database_for
 from towline.http.auth import Keyring
 from towline.http.key_store import SqlApiKeys
 from towline.http.readiness import Readiness
@@ -24,7 +25,6 @@ from towline.inbox.model import Arrival
 from towline.inbox.store import Inbox
 from towline.jobs.model import OWN_QUEUE, Claimed, NewJob, Settlement, Wish
 from towline.jobs.store import JobStore
-from towline_once.backends import database_for
 from towline_once.coordination.rate_limit import per_minute
 from towline_once.db.statement import Database
 

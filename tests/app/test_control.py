@@ -16,9 +16,9 @@ from tests.clocks import ManualClock
 from tests.http.asgi_client import call, serving
 from tests.pulls.pull_words import check
 from tests.servers import free_port
+from towline.db import database_for
 from towline.http.readiness import Readiness
 from towline.pulls.parking_store import Parked, Parking
-from towline_once.backends import database_for
 from towline_once.errors import Conflict, Rejected, StoreFull, Unavailable
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")

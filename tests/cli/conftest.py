@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.reconciler.tow_storm import Storm, StormClock
-from towline_once.backends import database_for
+from towline.db import database_for
 
 StormInto: TypeAlias = Callable[..., None]
 

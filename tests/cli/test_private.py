@@ -21,8 +21,8 @@ from tests.cli.test_serve import get, keys_said, post, program
 from tests.e2e.programs import PATIENCE, Program, open_files
 from tests.http.front_door import push
 from towline import Idempotency
+from towline.db import database_for
 from towline.http.key_text import compose
-from towline_once.backends import database_for
 
 FORM = re.compile(r'name="csrf" value="([^"]+)"')
 OLD_KEY = compose("abcdefgh", "x" * 43)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from tests.e2e.senders import SECRET, Crowd, Parcel
-from towline_once.backends import database_for
+from towline.db import database_for
 from towline_once.db.statement import Database, Statement
 
 DEADLINE = 90.0

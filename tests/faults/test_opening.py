@@ -11,6 +11,7 @@ import pytest
 from tests.fault_proxy import FaultProxy, Mode
 from tests.servers import PostgresServer, at_port
 from towline import Transient
+from towline.db import REVISIONS
 from towline_once.clock import SystemClock
 from towline_once.db.postgres import Postgres
 
@@ -54,7 +55,8 @@ async def test_opening_is_cut_anywhere(postgres_url: str, proxy: FaultProxy) -> 
 @pytest.mark.parametrize("count", [700, 1000, 1500, 2500])
 async def test_migrating_is_cut(bare_postgres_url: str, proxy: FaultProxy, count: int) -> None:
     """Its caller is told to try again, and the next one makes the tables."""
-    database = Postgres(at_port(bare_postgres_url, proxy.port), SystemClock())
+    url = at_port(bare_postgres_url, proxy.port)
+    database = Postgres(url, SystemClock(), revisions=REVISIONS)
     try:
         proxy.cut_after_reply_bytes(count)
         assert not await opened(database)

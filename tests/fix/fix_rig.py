@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY
 
 from tests.clocks import ManualClock
 from tests.fix.fix_world import REPO, Nowhere, World
+from towline.db import database_for
 from towline.events import CheckChanged
 from towline.fix.model import FixPolicy, FixRules, RunRecord, Stage
 from towline.fix.pipeline import FixHandler, FixParts
@@ -29,7 +30,7 @@ from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import JobStore
 from towline.sandbox.base import Sandbox
 from towline_once.arguments import name_of
-from towline_once.backends import Backend, backend_over, database_for
+from towline_once.backends import Backend, backend_over
 from towline_once.coordination.lease import Lease
 from towline_once.coordination.locks import LockService
 from towline_once.db.statement import Database

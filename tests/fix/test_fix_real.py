@@ -12,6 +12,7 @@ import pytest
 
 from tests.fix.fix_rig import MINUTE_US, Cut, Fuse, Fused, FusedLocks
 from tests.sim.github_server import REPO, TOKEN, Forge, forge
+from towline.db import database_for
 from towline.events import CheckChanged
 from towline.fix.checks import Safety, Scans, Validation
 from towline.fix.fixers import load_fixers
@@ -30,7 +31,7 @@ from towline.jobs.model import OWN_QUEUE, Backoff, Wish
 from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import JobStore
 from towline.sandbox.choice import Choice, MachineSandbox
-from towline_once.backends import backend_over, database_for
+from towline_once.backends import backend_over
 from towline_once.db.statement import Database
 
 LOG = "src/app.py:1:8: F401 [*] `os` imported but unused\nFound 1 error.\n"

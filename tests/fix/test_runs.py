@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.clocks import ManualClock
+from towline.db import database_for
 from towline.fix.model import STAGES, Advisory, Errand, RunRecord, Stage, StageRecord
 from towline.fix.store import LONGEST_LOG, RunStore
 from towline.jobs.model import OWN_QUEUE, JobState, NewJob, Settlement, Wish
 from towline.jobs.store import JobStore
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 HOUR_US = 3_600_000_000

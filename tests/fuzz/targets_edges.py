@@ -7,13 +7,14 @@ from typing import Final
 from tests.fuzz.target import SECRETS, TOKEN, Target, joined, parts_of, refusing, text_of
 from towline.config import Settings
 from towline.dashboard.work import _moment_and_key
+from towline.db import database_for
 from towline.doctor.redaction import Redactor, shown_settings
 from towline.fix.fixers import llm
 from towline.forges import client as api_client
 from towline.git.command import scheme_of
 from towline.http.probes import figures, is_from_here
 from towline.pulls.fleet import BadCursor, _age_of, _place_of
-from towline_once.backends import backend_for, database_for
+from towline_once.backends import backend_for
 from towline_once.errors import Rejected
 
 

@@ -23,6 +23,7 @@ from tests.fuzz.redis_place import SOUND, RedisPlace, bulk, greeting
 from tests.fuzz.target import TOKEN
 from tests.fuzz.targets_programs import _reported
 from towline.config import Settings
+from towline.db import database_for
 from towline.doctor.servers import look_at_redis
 from towline.fix.fixers.config import LlmConfig
 from towline.fix.fixers.llm import ModelApi
@@ -37,7 +38,7 @@ from towline.jobs.celery import TASK
 from towline.jobs.celery_worker import CeleryWorker
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.sandbox.confined import _heard
-from towline_once.backends import backend_for, database_for
+from towline_once.backends import backend_for
 from towline_once.coordination.breaker_registry import BreakerBoard
 from towline_once.coordination.circuit_breaker import BreakerService, Limits
 from towline_once.coordination.memory import MemoryDocuments

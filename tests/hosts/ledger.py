@@ -90,11 +90,11 @@ class Ledger:
         return float((await self._rows(_CLOCK))[0][0])
 
     async def is_led(self) -> bool:
-        return bool(await self._number("SELECT count(*) FROM towline_leases"))
+        return bool(await self._number("SELECT count(*) FROM once_leases"))
 
     async def candidates(self) -> int:
         """How many wait to be the leader."""
-        return await self._number("SELECT count(*) FROM towline_waiters")
+        return await self._number("SELECT count(*) FROM once_waiters")
 
     async def in_hand(self, host: str) -> int:
         return await self._number(

@@ -14,13 +14,13 @@ from tests.app.control_plane import GIVEN, KEY, READ_ONLY, SECRET, Plane, plane_
 from tests.clocks import ManualClock
 from tests.servers import free_port
 from towline import Rejected
+from towline.db import database_for
 from towline.http.auth import KEPT_SECONDS, Keyring, make_key
 from towline.http.key_attempts import Proxies
 from towline.http.key_store import NewKey, SqlApiKeys
 from towline.http.key_text import SCOPES, compose
 from towline.http.signing import SigningSecret
 from towline_once.asgi.messages import Headers, Problem
-from towline_once.backends import database_for
 
 
 @pytest.fixture

@@ -336,7 +336,7 @@ async def test_how_long_a_dead_process_holds_a_key(
 _FORBID = {
     "sqlite": [
         (
-            "CREATE TRIGGER gone BEFORE UPDATE ON towline_records WHEN NEW.status = 'completed' "
+            "CREATE TRIGGER gone BEFORE UPDATE ON once_records WHEN NEW.status = 'completed' "
             "BEGIN SELECT RAISE(ABORT, 'gone'); END"
         )
     ],
@@ -345,13 +345,13 @@ _FORBID = {
             "CREATE FUNCTION gone() RETURNS trigger AS $$ BEGIN IF NEW.status = 'completed' THEN "
             "RAISE EXCEPTION 'gone'; END IF; RETURN NEW; END $$ LANGUAGE plpgsql"
         ),
-        "CREATE TRIGGER gone BEFORE UPDATE ON towline_records FOR EACH ROW EXECUTE FUNCTION gone()",
+        "CREATE TRIGGER gone BEFORE UPDATE ON once_records FOR EACH ROW EXECUTE FUNCTION gone()",
     ],
 }
 """As a process leaves it that ends before its answer is recorded: the claim stands, alone."""
 _ALLOW = {
     "sqlite": ["DROP TRIGGER gone"],
-    "postgresql": ["DROP TRIGGER gone ON towline_records"],
+    "postgresql": ["DROP TRIGGER gone ON once_records"],
 }
 
 

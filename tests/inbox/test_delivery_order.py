@@ -13,11 +13,11 @@ import asyncpg
 import pytest
 
 from tests.clocks import ManualClock
+from towline.db import database_for
 from towline.inbox import store as inbox
 from towline.inbox.model import Arrival
 from towline.inbox.store import Inbox, ordered
 from towline.jobs.model import OWN_QUEUE, NewJob
-from towline_once.backends import database_for
 from towline_once.coordination.rate_limit import Rate, Rates
 from towline_once.db import sqlite
 from towline_once.db.postgres import columns_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.app.control_plane import READ_ONLY, Plane
 from tests.clocks import ManualClock
 from tests.http.asgi_client import serving
+from towline.db import database_for
 from towline.forges.delivery_log import HOUR_US, HourCounts, hour_of
 from towline.inbox.lost_deliveries import HookHours
-from towline_once.backends import database_for
 
 
 async def test_hours_of_watched_hooks_are_shown(sql_url: str) -> None:

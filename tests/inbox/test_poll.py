@@ -26,7 +26,7 @@ from towline_sim.gitlab.server import GitLabFault
 FORGET = Statement(
     "forget a watermark",
     {"name": "text"},
-    "DELETE FROM towline_documents WHERE name IN (SELECT name FROM b) RETURNING name",
+    "DELETE FROM once_documents WHERE name IN (SELECT name FROM b) RETURNING name",
 )
 
 

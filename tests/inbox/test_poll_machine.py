@@ -22,10 +22,10 @@ from tests.forges.gitlab_place import TOKEN
 from tests.inbox.poll_world import GitLabScene, PollWorld, gitlab_scene
 from tests.inbox.recovery_world import Crash
 from tests.sizes import size
+from towline.db import database_for
 from towline.forges.gitlab.client import GitLabApi
 from towline.forges.gitlab.polling import GitLabPolling
 from towline.inbox.poll import PollRules
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 EXAMPLES, STEPS = size(8, 125), 40

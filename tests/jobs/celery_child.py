@@ -15,12 +15,12 @@ from typing import Any
 
 import asyncpg
 
+from towline.db import database_for
 from towline.jobs.celery import CeleryBell
 from towline.jobs.celery_worker import CeleryWorker
 from towline.jobs.model import Backoff, Claimed
 from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import JobStore
-from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 from towline_once.errors import Transient
 

@@ -17,11 +17,11 @@ from typing import Any
 import asyncpg
 
 from tests.jobs.celery_child import TABLES
+from towline.db import database_for
 from towline.jobs.celery import CeleryBell
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import JobStore
 from towline.upkeep.reaper import Reaper
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 ROOT = Path(__file__).resolve().parents[2]

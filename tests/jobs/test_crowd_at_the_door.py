@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.clocks import ManualClock
+from towline.db import database_for
 from towline.jobs.embedded import Crowd, EmbeddedWorker, ShoutingBell
 from towline.jobs.model import OWN_QUEUE, Backoff, Claimed, NewJob
 from towline.jobs.runner import Crew, WorkRules
 from towline.jobs.store import JobStore
-from towline_once.backends import database_for
 from towline_once.clock import SystemClock
 
 LOOK = 0.2

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from tests.jobs.celery_world import some
+from towline.db import database_for
 from towline.jobs.model import OWN_QUEUE, NewJob, Settlement, Wish
 from towline.jobs.store import JobStore
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 NOTHING = ""

@@ -22,14 +22,13 @@ from hypothesis.stateful import (
 
 from tests.clocks import ManualClock
 from tests.model.idempotency_model import Answer, Model, Place
-from tests.sizes import size
 from towline import Claim, Idempotency, InFlight
 from towline_once.db.statement import Statement
 
 BACKENDS = ("memory", "sqlite", "postgres", "redis")
 PAYLOADS = ({"n": 1}, {"n": 2})
-EXAMPLES, STEPS = size(30, 750), 50
-CLEAR = Statement("clear", {"unused": "bigint"}, "DELETE FROM towline_records RETURNING 1")
+EXAMPLES, STEPS = 150, 50
+CLEAR = Statement("clear", {"unused": "bigint"}, "DELETE FROM once_records RETURNING 1")
 CLEAR_REDIS = """
 for _, key in ipairs(redis.call('KEYS', 'towline:idem:*')) do redis.call('DEL', key) end
 """

@@ -13,25 +13,25 @@ import asyncpg
 import pytest
 
 from tests.servers import psql
-from towline_once.backends import database_for
+from towline.db import REVISIONS, database_for
 from towline_once.clock import SystemClock
-from towline_once.db.migrate import TOWLINE, Revisions
+from towline_once.db.migrate import ONCE, Revisions, newest_of
 from towline_once.db.postgres import Postgres
 from towline_once.errors import Rejected
 
-FIRST = "CREATE TABLE once_things (name {key} PRIMARY KEY, body {bytes}); -- a comment; here\n"
-BROKEN = "CREATE TABLE once_more (name {key});\nINSERT INTO once_nothing VALUES (1);\n"
-WHOLE = "CREATE TABLE once_more (name {key});\nINSERT INTO once_more VALUES ('a;b');\n"
+FIRST = "CREATE TABLE shop_things (name {key} PRIMARY KEY, body {bytes}); -- a comment; here\n"
+BROKEN = "CREATE TABLE shop_more (name {key});\nINSERT INTO shop_nothing VALUES (1);\n"
+WHOLE = "CREATE TABLE shop_more (name {key});\nINSERT INTO shop_more VALUES ('a;b');\n"
 ROLE = "towline_reader"
 
 
 @pytest.fixture
-def once(tmp_path: Path) -> Revisions:
-    folder = tmp_path / "once"
+def shop(tmp_path: Path) -> Revisions:
+    folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "0001_things.sql").write_text(FIRST)
-    (folder / "0001_things.postgresql.sql").write_text("CREATE SEQUENCE once_epoch;\n")
-    return Revisions(folder, "once_revisions", schema="once")
+    (folder / "0001_things.postgresql.sql").write_text("CREATE SEQUENCE shop_epoch;\n")
+    return Revisions(folder, "shop_revisions", schema="shop")
 
 
 async def on_sqlite(url: str, work: Callable[[Any], None]) -> None:
@@ -48,11 +48,11 @@ async def on_postgres(url: str, work: Callable[[Any], Awaitable[None]]) -> None:
         connection.terminate()
 
 
-async def upgrade(once: Revisions, url: str) -> None:
+async def upgrade(shop: Revisions, url: str) -> None:
     if url.startswith("sqlite"):
-        await on_sqlite(url, once.upgrade_sqlite)
+        await on_sqlite(url, shop.upgrade_sqlite)
     else:
-        await on_postgres(url, once.upgrade_postgres)
+        await on_postgres(url, shop.upgrade_postgres)
 
 
 async def tables(url: str) -> list[str]:
@@ -60,38 +60,38 @@ async def tables(url: str) -> list[str]:
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as db:
             found = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return sorted(row[0] for row in found)
-    query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE '%once_%'"
-    names = await asyncio.to_thread(psql, url, f"{query} ORDER BY 1")
-    return [name.removeprefix("once.") for name in names.split()]
+    query = "SELECT schemaname || '.' || tablename FROM pg_tables WHERE tablename LIKE '%shop_%'"
+    listed = await asyncio.to_thread(psql, url, f"{query} ORDER BY 1")
+    return [name.removeprefix("shop.") for name in listed.split()]
 
 
 async def make_schema(url: str) -> None:
     if url.startswith("postgres"):
-        await asyncio.to_thread(psql, url, "CREATE SCHEMA once")
+        await asyncio.to_thread(psql, url, "CREATE SCHEMA shop")
 
 
-async def test_a_program_brings_its_own_tables(once: Revisions, bare_sql_url: str) -> None:
+async def test_a_program_brings_its_own_tables(shop: Revisions, bare_sql_url: str) -> None:
     """They stand in their schema and beside Towline's own; each set has its own revisions."""
     await make_schema(bare_sql_url)
-    await upgrade(once, bare_sql_url)
-    await upgrade(once, bare_sql_url)
-    assert await tables(bare_sql_url) == ["once_revisions", "once_things"]
+    await upgrade(shop, bare_sql_url)
+    await upgrade(shop, bare_sql_url)
+    assert await tables(bare_sql_url) == ["shop_revisions", "shop_things"]
     database = database_for(bare_sql_url)
     await database.connect()
-    assert await database.version() == TOWLINE.newest()
+    assert await database.version() == newest_of(REVISIONS)
     await database.aclose()
 
 
-async def test_a_revision_that_fails_leaves_nothing(once: Revisions, bare_sql_url: str) -> None:
+async def test_a_revision_that_fails_leaves_nothing(shop: Revisions, bare_sql_url: str) -> None:
     """The ones before it stay; once it is mended, the next upgrade goes on with it."""
     await make_schema(bare_sql_url)
-    (once.folder / "0002_more.sql").write_text(BROKEN)
+    (shop.folder / "0002_more.sql").write_text(BROKEN)
     with pytest.raises((sqlite3.OperationalError, asyncpg.UndefinedTableError)):
-        await upgrade(once, bare_sql_url)
-    assert await tables(bare_sql_url) == ["once_revisions", "once_things"]
-    (once.folder / "0002_more.sql").write_text(WHOLE)
-    await upgrade(once, bare_sql_url)
-    assert await tables(bare_sql_url) == ["once_more", "once_revisions", "once_things"]
+        await upgrade(shop, bare_sql_url)
+    assert await tables(bare_sql_url) == ["shop_revisions", "shop_things"]
+    (shop.folder / "0002_more.sql").write_text(WHOLE)
+    await upgrade(shop, bare_sql_url)
+    assert await tables(bare_sql_url) == ["shop_more", "shop_revisions", "shop_things"]
 
 
 async def test_a_database_of_a_development_version_is_refused(bare_sql_url: str) -> None:
@@ -122,7 +122,7 @@ async def test_a_role_that_may_not_create_tables(postgres_url: str, bare_postgre
         database = Postgres(url.replace("://postgres@", f"://{ROLE}@"), SystemClock())
         if url == postgres_url:
             await database.connect()
-            assert await database.version() == TOWLINE.newest()
+            assert await database.version() == ONCE.newest()
         else:
             with pytest.raises(Rejected, match="permission denied for schema public"):
                 await database.connect()

@@ -19,14 +19,14 @@ CALLS_SECONDS = 2.0
 LOCK = Statement(
     "lock",
     {"name": "text"},
-    "SELECT l.name FROM towline_leases l WHERE l.name IN (SELECT name FROM b) FOR UPDATE",
+    "SELECT l.name FROM once_leases l WHERE l.name IN (SELECT name FROM b) FOR UPDATE",
 )
 NEXT = Statement("next", {"name": "text"}, "SELECT b.name FROM b", writes=False)
 CREATE = Statement(
     "create",
     {"name": "text"},
     """
-    INSERT INTO towline_leases (name, holder, address, token, ticket, expires_us)
+    INSERT INTO once_leases (name, holder, address, token, ticket, expires_us)
     SELECT b.name, '', '', 1, 0, 0 FROM b
     """,
 )
@@ -82,7 +82,7 @@ class Lost:
 async def can_be_deleted(url: str) -> None:
     other = await asyncpg.connect(url)
     try:
-        await other.execute("DELETE FROM towline_leases", timeout=PATIENCE)
+        await other.execute("DELETE FROM once_leases", timeout=PATIENCE)
     finally:
         await other.close()
 

@@ -6,7 +6,7 @@ import asyncpg
 
 from towline import Claim, Idempotency
 
-IN_PLACE = "SELECT pg_stat_get_xact_tuples_hot_updated('towline_records'::regclass)"
+IN_PLACE = "SELECT pg_stat_get_xact_tuples_hot_updated('once_records'::regclass)"
 
 
 async def test_results_leave_the_indexes_alone(postgres_url: str) -> None:

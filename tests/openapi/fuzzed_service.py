@@ -15,7 +15,7 @@ from tests.clocks import ManualClock
 from tests.e2e.programs import ROOT, Program
 from tests.fix.test_run_routes import RunPlane
 from tests.pulls.tow_plane import KEYS, TowPlane
-from towline_once.backends import database_for
+from towline.db import database_for
 
 KEY = "a-key-of-these-tests-and-of-nothing-else"
 SECRET = "the secret of all webhooks of these tests"

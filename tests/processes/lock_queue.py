@@ -11,7 +11,7 @@ from tests.servers import psql, redis_command
 
 
 def queue_length(url: str, name: str) -> int:
-    count = f"SELECT count(*) FROM towline_waiters WHERE name = '{name}'"
+    count = f"SELECT count(*) FROM once_waiters WHERE name = '{name}'"
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as db:
             return int(db.execute(count).fetchone()[0])

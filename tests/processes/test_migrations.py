@@ -14,7 +14,7 @@ import pytest
 from tests.processes.crew import PATIENCE, ROOT, Child, Crew
 from tests.servers import psql
 from towline import Idempotency, Rejected
-from towline_once.db.migrate import TOWLINE
+from towline_once.db.migrate import ONCE
 
 PROCESSES = 6
 MIGRATING = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'towline-migrations'"
@@ -43,8 +43,8 @@ def test_processes_that_start_at_once_make_the_tables_once(sqlite_url: str, crew
     """Six open an empty file at the same moment: all succeed, with one schema."""
     for child in start_openers(crew, sqlite_url):
         assert child.hear("open")["size"] == 0
-    assert ask(sqlite_url, "SELECT revision FROM towline_revisions") == [TOWLINE.newest()]
-    assert ask(sqlite_url, "SELECT value FROM towline_epoch") == ["0"]
+    assert ask(sqlite_url, "SELECT revision FROM once_revisions") == [ONCE.newest()]
+    assert ask(sqlite_url, "SELECT value FROM once_epoch") == ["0"]
 
 
 async def test_migrations_of_several_processes_wait_for_each_other(
@@ -54,7 +54,7 @@ async def test_migrations_of_several_processes_wait_for_each_other(
     stranger = await asyncpg.connect(bare_postgres_url)
     transaction = stranger.transaction()
     await transaction.start()
-    await stranger.execute("CREATE TABLE towline_revisions (revision TEXT)")
+    await stranger.execute("CREATE TABLE once_revisions (revision TEXT)")
     children = await asyncio.to_thread(start_openers, crew, bare_postgres_url)
     async with asyncio.timeout(PATIENCE):
         while int(await asyncio.to_thread(psql, bare_postgres_url, MIGRATING)) < PROCESSES:  # noqa: ASYNC110
@@ -63,7 +63,7 @@ async def test_migrations_of_several_processes_wait_for_each_other(
     await stranger.close()
     for child in children:
         assert (await asyncio.to_thread(child.hear, "open"))["size"] == 0
-    assert ask(bare_postgres_url, "SELECT revision FROM towline_revisions") == [TOWLINE.newest()]
+    assert ask(bare_postgres_url, "SELECT revision FROM once_revisions") == [ONCE.newest()]
 
 
 def test_advisory_locks_belong_to_transactions() -> None:
@@ -91,11 +91,11 @@ async def test_a_newer_database_is_refused(sql_url: str) -> None:
     """One sentence says which version was found and what to do; nothing is changed."""
     async with Idempotency.open(sql_url):
         pass
-    ask(sql_url, "UPDATE towline_revisions SET revision = '9999' RETURNING revision")
+    ask(sql_url, "UPDATE once_revisions SET revision = '9999' RETURNING revision")
     with pytest.raises(Rejected) as refused:
         await Idempotency.open(sql_url)
     assert str(refused.value) == (
-        f"the database is at version 9999, newer than this Towline's {TOWLINE.newest()}: "
+        f"the database is at version 9999, newer than this Towline's {ONCE.newest()}: "
         "upgrade Towline"
     )
-    assert ask(sql_url, "SELECT revision FROM towline_revisions") == ["9999"]
+    assert ask(sql_url, "SELECT revision FROM once_revisions") == ["9999"]

@@ -14,7 +14,7 @@ import pytest
 
 import towline
 import towline_once
-from towline_once.db.migrate import TOWLINE
+from towline.db import REVISIONS
 from towline_once.db.statement import Statement
 from towline_sim.proof.loop import SimLoop
 from towline_sim.proof.run_seed import play
@@ -22,10 +22,10 @@ from towline_sim.proof.store import SimServer, _connected, _empty_database, _tab
 
 WRITES: Final = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
 ADD: Final = Statement(
-    "add", {"name": "text"}, "INSERT INTO towline_leases SELECT b.name, '', '', 1, 0, 0 FROM b"
+    "add", {"name": "text"}, "INSERT INTO once_leases SELECT b.name, '', '', 1, 0, 0 FROM b"
 )
-NONE: Final = Statement("none", {"name": "text"}, "DELETE FROM towline_leases WHERE 1 = 0")
-OTHER: Final = Statement("other", {"by": "bigint"}, "UPDATE towline_epoch SET value = value + 1")
+NONE: Final = Statement("none", {"name": "text"}, "DELETE FROM once_leases WHERE 1 = 0")
+OTHER: Final = Statement("other", {"by": "bigint"}, "UPDATE once_epoch SET value = value + 1")
 
 
 def statements() -> list[Statement]:
@@ -52,11 +52,12 @@ def modules_of(package: ModuleType) -> Iterator[ModuleType]:
 def test_it_is_known_which_tables_a_statement_writes_to() -> None:
     """As SQLite itself sees it: a watcher that is not told would miss what went wrong."""
     db = _connected()
-    TOWLINE.upgrade_sqlite(db)
+    for one in REVISIONS:
+        one.upgrade_sqlite(db)
     written: set[str] = set()
 
     def note(action: int, table: str | None, *_: Any) -> int:
-        if action in WRITES and table is not None and table.startswith("towline_"):
+        if action in WRITES and table is not None and table.startswith(("towline_", "once_")):
             written.add(table)
         return int(sqlite3.SQLITE_OK)
 
@@ -98,7 +99,7 @@ def server() -> Iterator[SimServer]:
 
 def test_a_watcher_hears_of_what_changed_in_its_tables(server: SimServer) -> None:
     """One that names none hears of each commit, and time passes for all of them."""
-    some, every = Watch(frozenset({"towline_leases"})), Watch()
+    some, every = Watch(frozenset({"once_leases"})), Watch()
     server.watchers += [some, every]
     for steps in ([ADD], [NONE], [OTHER], [OTHER, ADD]):
         rows = [(len(every.heard),)]
@@ -119,14 +120,15 @@ def test_what_fails_half_way_leaves_nothing(server: SimServer) -> None:
 
     with pytest.raises(sqlite3.IntegrityError):
         server.transact(twice)
-    assert server.db.execute("SELECT count(*) FROM towline_leases").fetchone() == (0,)
+    assert server.db.execute("SELECT count(*) FROM once_leases").fetchone() == (0,)
     assert (watch.heard, server.commits) == ([], 0)
 
 
 def test_a_play_finds_its_database_as_if_it_were_new() -> None:
     """Whatever the plays before have written."""
     new = _connected()
-    TOWLINE.upgrade_sqlite(new)
+    for one in REVISIONS:
+        one.upgrade_sqlite(new)
     for seed in range(7):
         play(seed)
     used = _empty_database()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.pulls.pull_words import REPO, check, facts, new_record, policy, pull, review
+from towline.db import database_for
 from towline.forges.snapshot import PullRef
 from towline.jobs.model import OWN_QUEUE, NewJob
 from towline.jobs.store import JobStore
@@ -18,7 +19,6 @@ from towline.pulls.lifecycle import STATES, State
 from towline.pulls.model import Intent, PullEvent, PullRecord
 from towline.pulls.staleness import THRESHOLD_SECONDS
 from towline.pulls.store import Change, Changed, Filter, PullStore
-from towline_once.backends import database_for
 from towline_once.db.statement import Database, Statement
 from towline_once.errors import TowlineError
 

@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 
 from tests.clocks import ManualClock
+from towline.db import database_for
 from towline.pulls import parking_store
 from towline.pulls import sql as q
 from towline.pulls.sql import COLUMNS
-from towline_once.backends import database_for
 from towline_once.db.postgres import columns_of
 from towline_once.db.statement import Row, Statement
 

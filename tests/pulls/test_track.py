@@ -28,6 +28,7 @@ from tests.pulls.pull_words import (
     suite,
 )
 from tests.sizes import size
+from towline.db import database_for
 from towline.events import Commented, Event, Pinged
 from towline.forges.snapshot import PullRef
 from towline.inbox.model import Stored
@@ -36,7 +37,6 @@ from towline.pulls.model import PullRecord
 from towline.pulls.parking_store import Parking
 from towline.pulls.store import PullStore
 from towline.pulls.tracker import Tracker
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 REF = PullRef("github", REPO, 7)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.reconciler.tow_audit import audit
 from tests.reconciler.tow_storm import REPOS, Storm, StormClock
-from towline_once.backends import database_for
+from towline.db import database_for
 from towline_once.db.statement import Database
 
 MakeStorm = Callable[..., Storm]

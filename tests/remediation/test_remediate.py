@@ -12,11 +12,11 @@ import pytest
 from tests.clocks import ManualClock
 from tests.reconciler.mortal import Died, Mortal
 from tests.reconciler.tow_rig import AUTHOR, OURS, REPO, Rig, policy
+from towline.db import database_for
 from towline.forges.snapshot import PullRef
 from towline.integrations.ci import Ci
 from towline.pulls.policy import RepoPolicy
 from towline.pulls.signals import Signals, Trigger
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 from towline_sim.actors.builds import WorldCi
 from towline_sim.actors.jenkins import Jenkins

@@ -9,10 +9,10 @@ import pytest
 
 from tests.clocks import ManualClock
 from tests.reconciler.tow_rig import REPO, Rig
+from towline.db import database_for
 from towline.integrations.http_trigger import HttpPoster
 from towline.pulls.signals import TRIGGER_KINDS, Poked, Signals, Trigger
 from towline.remediation.triggers import Errand, Poker
-from towline_once.backends import database_for
 from towline_once.errors import Rejected, Unavailable
 from towline_sim.actors.builds import WorldCi
 from towline_sim.actors.jenkins import Jenkins

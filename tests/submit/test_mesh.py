@@ -20,9 +20,9 @@ from tests.http.asgi_client import Reply, scope_of, serving
 from tests.servers import PostgresServer, at_port
 from tests.submit.submitting import AuditLog
 from tests.submit.submitting import Mesh as Process
+from towline.db import database_for
 from towline.submit.http import Mesh
 from towline_once.asgi.messages import Message, Problem
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 BODY = {"kind": "build", "params": {"n": 1}, "idempotency_key": "key-0000-1"}

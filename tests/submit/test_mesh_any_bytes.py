@@ -17,8 +17,8 @@ from tests.http.asgi_client import Reply, call
 from tests.sizes import size
 from tests.submit.submitting import Mesh as Process
 from tests.submit.test_mesh import Doorman
+from towline.db import database_for
 from towline.submit.http import Mesh
-from towline_once.backends import database_for
 
 ALICE = ((b"x-api-key", b"alice"),)
 

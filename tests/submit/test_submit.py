@@ -14,9 +14,9 @@ from prometheus_client import REGISTRY
 from tests.clocks import ManualClock
 from tests.submit.submitting import DAY, HOUR, Mesh
 from towline import payload_hash
+from towline.db import database_for
 from towline.jobs.model import NewJob
 from towline.submit.store import Proposal
-from towline_once.backends import database_for
 from towline_once.db.statement import Database
 
 

@@ -20,7 +20,7 @@ SUBMITTER = f"""
 import asyncio, json, sys
 from tests.submit.submitting import Mesh
 from towline_once.clock import SystemClock
-from towline_once.backends import database_for
+from towline.db import database_for
 
 async def main():
     database = database_for(sys.argv[1], SystemClock(), timeout=60)

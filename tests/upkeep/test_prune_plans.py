@@ -11,6 +11,7 @@ import asyncpg
 
 from tests.clocks import ManualClock
 from towline.dashboard import queries
+from towline.db import database_for
 from towline.fix import store as run_statements
 from towline.inbox import lost_deliveries, poll_dedup
 from towline.inbox import store as inbox
@@ -18,7 +19,6 @@ from towline.jobs import store as job_statements
 from towline.pulls import parking_store
 from towline.pulls import sql as pull_statements
 from towline.submit import store as request_statements
-from towline_once.backends import database_for
 from towline_once.coordination.sql import SWEEP_SEEN
 from towline_once.db.postgres import columns_of
 from towline_once.db.statement import Row, Statement
@@ -30,9 +30,9 @@ DELETES: list[tuple[Statement, Row, str]] = [
     (inbox.PRUNE, (100, 5, 0), "towline_deliveries_received"),
     (job_statements.PRUNE["done"], (100, 5, 0), "towline_jobs_done"),
     (job_statements.PRUNE["dead"], (100, 5, 0), "towline_jobs_died"),
-    (poll_dedup.FORGET, (100, 0), "towline_seen_expiry"),
-    (SWEEP_SEEN, (100,), "towline_seen_expiry"),
-    (records.SWEEP, (100,), "towline_records_expiry"),
+    (poll_dedup.FORGET, (100, 0), "once_seen_expiry"),
+    (SWEEP_SEEN, (100,), "once_seen_expiry"),
+    (records.SWEEP, (100,), "once_records_expiry"),
     (pull_statements.FORGET, (100, 1000), "towline_prs_expired"),
     (parking_store.PRUNE, (100, 5, 0), "towline_parked_by_time"),
     (run_statements.FORGET, (20, 5), "towline_runs"),
@@ -58,7 +58,7 @@ FILLED = (
       last_seen_us)
     SELECT 'req_' || n, 'ci', 'key' || n, '', 'job_' || n, n, n FROM {numbers}
     """,
-    "INSERT INTO towline_seen (key, holder, expires_us) SELECT 'k' || n, '', n FROM {numbers}",
+    "INSERT INTO once_seen (key, holder, expires_us) SELECT 'k' || n, '', n FROM {numbers}",
 )
 
 
@@ -86,7 +86,7 @@ async def test_sqlite_deletes_by_an_index(sqlite_url: str) -> None:
     for statement, row, index in DELETES:
         text = f"EXPLAIN QUERY PLAN {statement.for_sqlite(1)}"
         steps = [str(one[3]) for one in db.execute(text, [10 * ROWS, *row])]
-        table = re.compile(r"SCAN (r|s|f|towline_\w+)$")
+        table = re.compile(r"SCAN (r|s|f|(?:towline|once)_\w+)$")
         assert not [step for step in steps if table.match(step)], (statement.name, steps)
         assert any(index in step for step in steps), (statement.name, steps)
     db.close()
@@ -151,15 +151,15 @@ async def test_tables_that_turn_over_are_vacuumed_in_time(postgres_url: str) -> 
     await connection.close()
     options = {row[0]: dict(one.split("=") for one in row[1] or ()) for row in rows}
     for table in (
-        "jobs",
-        "deliveries",
-        "requests",
-        "seen",
-        "records",
-        "prs",
-        "pr_events",
-        "parked",
+        "once_records",
+        "once_seen",
+        "towline_jobs",
+        "towline_deliveries",
+        "towline_requests",
+        "towline_prs",
+        "towline_pr_events",
+        "towline_parked",
     ):
-        share = options[f"towline_{table}"]["autovacuum_vacuum_scale_factor"]
+        share = options[table]["autovacuum_vacuum_scale_factor"]
         assert float(share) <= 0.02, table
     assert options["towline_jobs"]["vacuum_index_cleanup"] == "on"

@@ -12,10 +12,10 @@ PRUNED: Final[dict[str, dict[str, Any]]] = {
     "towline_deliveries": {"body": b"{}"},
     "towline_jobs": {"state": "done"},
     "towline_requests": {},
-    "towline_seen": {},
-    "towline_rates": {},
-    "towline_leases": {},
-    "towline_waiters": {"name": "another"},
+    "once_seen": {},
+    "once_rates": {},
+    "once_leases": {},
+    "once_waiters": {"name": "another"},
     "towline_prs": {"state": "MERGED", "last_remediation_us": None},
     "towline_pr_events": {},
     "towline_reopened": {"vulnerability_id": "another"},
@@ -28,14 +28,15 @@ PRUNED: Final[dict[str, dict[str, Any]]] = {
 }
 """With what makes a row of it old, beside times of long ago."""
 BOUNDED: Final = {
-    "towline_records": "by max_items of who uses them",
-    "towline_slots": "by the limits of their names",
-    "towline_documents": "by breakers and marks, of which there is one for each name",
+    "once_records": "by max_items of who uses them",
+    "once_slots": "by the limits of their names",
+    "once_documents": "by breakers and marks, of which there is one for each name",
     "towline_repos": "by repositories",
     "towline_schedules": "by the settings",
     "towline_api_keys": "by people",
     "towline_hook_hours": "by hooks: an hour that is recorded makes the oldest go",
-    "towline_epoch": "one row",
+    "once_epoch": "one row",
+    "once_revisions": "by revisions of the tables",
     "towline_revisions": "by revisions of the tables",
 }
 

@@ -27,6 +27,7 @@ from towline.config import Settings
 from towline.dashboard.session import Sessions
 from towline.dashboard.session_store import SqlSessions
 from towline.dashboard.stream_shutdown import Farewell
+from towline.db import database_for
 from towline.fix.starter import StartReader
 from towline.forges.delivery_log import app_hook, repo_hook
 from towline.http.auth import Keyring
@@ -58,7 +59,7 @@ from towline.submit.store import RequestStore
 from towline.upkeep.periodic import Chore, Upkeep
 from towline.upkeep.reaper import Reaper
 from towline.upkeep.retention import Pruning, plain
-from towline_once.backends import Backend, backend_for, backend_over, database_for
+from towline_once.backends import Backend, backend_for, backend_over
 from towline_once.clock import SystemClock
 from towline_once.coordination.locks import LockService
 from towline_once.coordination.rate_limit import Rates, per_minute

@@ -29,7 +29,7 @@ class Opened(NamedTuple):
 async def opened_database(config: Path | Settings | None) -> AsyncIterator[Opened]:
     """The database that the settings name; `Rejected` if it has not the tables of this version."""
     from towline import config as settings
-    from towline_once.backends import database_for
+    from towline.db import database_for
     from towline_once.clock import SystemClock
 
     loaded = config if isinstance(config, settings.Settings) else settings.load(config)

@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from towline import config as settings
-from towline_once.backends import database_for
+from towline.db import database_for
 
 
 class Schema(NamedTuple):

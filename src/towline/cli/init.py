@@ -123,7 +123,7 @@ def _ask(question: str, default: str, read: Callable[[str], T]) -> T:
 
 
 def _database_url(text: str) -> str:
-    from towline_once.backends import database_for
+    from towline.db import database_for
 
     database_for(text)
     return text

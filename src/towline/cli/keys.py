@@ -112,8 +112,8 @@ async def _existing_store(config: Path | None) -> AsyncIterator[ApiKeyStore]:
 async def _store(config: Path | None) -> AsyncIterator[tuple[ApiKeyStore, SecretSource]]:
     from towline import config as settings
     from towline.app.files import SecretSource
+    from towline.db import database_for
     from towline.http.key_store import SqlApiKeys
-    from towline_once.backends import database_for
 
     loaded = settings.load(config)
     database = database_for(loaded.database_url)

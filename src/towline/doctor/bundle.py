@@ -36,7 +36,7 @@ _TROUBLED: Final = f"""
 SELECT id, kind, state, attempts, max_attempts, updated_us, reason FROM towline_jobs
 WHERE reason IS NOT NULL OR state = 'dead' ORDER BY updated_us DESC LIMIT {_LAST_JOBS}
 """
-_BREAKERS: Final = "SELECT name, body FROM towline_documents WHERE name LIKE 'breaker%'"
+_BREAKERS: Final = "SELECT name, body FROM once_documents WHERE name LIKE 'breaker%'"
 
 
 def kind_of(file: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from towline.config import Settings
+from towline.db import REVISIONS
 from towline.doctor.findings import (
     Finding,
     PostgresFacts,
@@ -23,7 +24,7 @@ from towline.doctor.findings import (
     warning,
 )
 from towline.doctor.reading import Reading, is_postgres, opened, sqlite_file, where_of
-from towline_once.db.migrate import TOWLINE
+from towline_once.db.migrate import newest_of, version_of
 from towline_once.db.sqlite_driver import has_wal_reset_bug, version_text
 from towline_once.errors import Rejected
 
@@ -53,11 +54,13 @@ async def reading_of(settings: Settings, seconds: float) -> AsyncIterator[Readin
 
 async def version_in(reading: Reading) -> str | None:
     tables = set(await reading.tables())
-    TOWLINE.refuse_former(tables)
-    if TOWLINE.table not in tables:
-        return None
-    rows = await reading.rows(f"SELECT max(revision) FROM {TOWLINE.table}")
-    return str(rows[0][0])
+    found: list[str | None] = []
+    for one in REVISIONS:
+        one.refuse_former(tables)
+        there = one.table in tables
+        rows = await reading.rows(f"SELECT max(revision) FROM {one.table}") if there else [(None,)]
+        found.append(rows[0][0])
+    return version_of(found)
 
 
 async def _look_at_tables(reading: Reading) -> tuple[str | None, Finding]:
@@ -66,7 +69,7 @@ async def _look_at_tables(reading: Reading) -> tuple[str | None, Finding]:
     except Rejected as refusal:
         fix = "name an empty database in database_url (TOWLINE_DATABASE_URL)"
         return None, failure("tables", str(refusal), fix)
-    return version, judge_tables("tables", version, TOWLINE.newest())
+    return version, judge_tables("tables", version, newest_of(REVISIONS))
 
 
 async def look_at_database(settings: Settings, seconds: float) -> list[Finding]:
@@ -87,7 +90,7 @@ async def _look_at_postgres(settings: Settings, seconds: float) -> list[Finding]
         await reading.aclose()
     where = where_of(settings.database_url)
     return [
-        *judge_postgres(_PLACE, where, facts, current=version == TOWLINE.newest()),
+        *judge_postgres(_PLACE, where, facts, current=version == newest_of(REVISIONS)),
         tables,
         judge_clock("clock", f"the database at {where}", theirs - ours),
     ]

@@ -16,11 +16,14 @@ from urllib.parse import quote, urlsplit
 from towline_once.db.sqlite import file_of, path_of, translate
 from towline_once.errors import Rejected, Unavailable
 
-_OURS: Final = "LIKE 'towline!_%' ESCAPE '!'"
-_TABLES_OF_SQLITE: Final = f"SELECT name FROM sqlite_master WHERE type = 'table' AND name {_OURS}"
-_TABLES_OF_POSTGRES: Final = (
-    f"SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename {_OURS}"
-)
+_TABLES_OF_SQLITE: Final = """
+SELECT name FROM sqlite_master
+WHERE type = 'table' AND (name LIKE 'towline!_%' ESCAPE '!' OR name LIKE 'once!_%' ESCAPE '!')
+"""
+_TABLES_OF_POSTGRES: Final = """
+SELECT tablename FROM pg_tables WHERE schemaname = current_schema()
+AND (tablename LIKE 'towline!_%' ESCAPE '!' OR tablename LIKE 'once!_%' ESCAPE '!')
+"""
 
 
 class Reading(Protocol):

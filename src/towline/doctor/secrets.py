@@ -21,7 +21,7 @@ from towline_once.private_files import OpenFile, open_to_anybody, open_to_others
 FILES: Final = "files"
 SIGNING: Final = "secret"
 SECRETS: Final = "secrets"
-_NOTED: Final = f"SELECT body FROM towline_documents WHERE name = '{FINGERPRINT}'"
+_NOTED: Final = f"SELECT body FROM once_documents WHERE name = '{FINGERPRINT}'"
 _DIGESTS: Final = "SELECT digest FROM towline_api_keys WHERE revoked_us IS NULL"
 _SET_IT: Final = "set serve.secret (TOWLINE_SERVE__SECRET) to 32 random characters or more"
 _RANDOM: Final = "openssl rand -hex 32 makes one that is long enough"
@@ -72,7 +72,7 @@ async def _in_database(settings: Settings, seconds: float) -> tuple[str, list[st
     noted, digests = "", []
     async with reading_of(settings, seconds) as reading:
         tables = await reading.tables() if reading is not None else []
-        if reading is not None and "towline_documents" in tables:
+        if reading is not None and "once_documents" in tables:
             rows = await reading.rows(_NOTED)
             noted = str(rows[0][0]) if rows else ""
         if reading is not None and "towline_api_keys" in tables:

@@ -83,10 +83,10 @@ OWN = Statement(
     "own a thing",
     {"key": "text", "holder": "text", "ttl_us": "bigint"},
     """
-    INSERT INTO towline_seen (key, holder, expires_us)
+    INSERT INTO once_seen (key, holder, expires_us)
     SELECT b.key, b.holder, {now} + b.ttl_us FROM b WHERE true
     ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, expires_us = excluded.expires_us
-    WHERE towline_seen.expires_us <= {now} OR towline_seen.holder = excluded.holder
+    WHERE once_seen.expires_us <= {now} OR once_seen.holder = excluded.holder
     RETURNING key
     """,
 )
@@ -95,8 +95,8 @@ FORGET = Statement(
     "forget owners",
     {"most": "bigint", "after_us": "bigint"},
     """
-    DELETE FROM towline_seen WHERE key IN (
-      SELECT s.key FROM towline_seen s WHERE s.expires_us <= {now}
+    DELETE FROM once_seen WHERE key IN (
+      SELECT s.key FROM once_seen s WHERE s.expires_us <= {now}
         AND s.expires_us >= (SELECT after_us FROM b)
       ORDER BY s.expires_us LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING expires_us, {now}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from towline_once.clock import SystemClock
+from towline_once.db.migrate import ONCE, Revisions
 from towline_once.errors import Rejected, WrongLoop
 from towline_once.idempotency.store import RecordStore
 from towline_once.loop_guard import LoopGuard
@@ -77,19 +78,22 @@ def backend_for(
 
 
 def database_for(
-    url: str, clock: Clock | None = None, timeout: float = TIMEOUT_SECONDS
+    url: str,
+    clock: Clock | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+    revisions: Sequence[Revisions] = (ONCE,),
 ) -> Database:
-    """The SQL database that a URL names; it connects at its first use."""
+    """The SQL database that a URL names; it connects at its first use, and makes its tables."""
     clock = clock or SystemClock()
     scheme = scheme_of(url)
     if scheme == "sqlite":
         from towline_once.db.sqlite import Sqlite
 
-        return Sqlite(url, clock, timeout)
+        return Sqlite(url, clock, timeout, revisions)
     if scheme in _SQL_SCHEMES:
         from towline_once.db.postgres import Postgres
 
-        return Postgres(url, clock, timeout)
+        return Postgres(url, clock, timeout, revisions=revisions)
     raise Rejected(
         f"a database URL is sqlite:///FILE or postgresql://…; not {scheme or url[:20]!r}"
     )

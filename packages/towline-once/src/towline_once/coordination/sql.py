@@ -19,7 +19,7 @@ from towline_once.ports import Document, Grant, Note, Paced
 # ------------------------------------------------------------------ SQL of rate limits
 # The SQL of rate limits: one number per key, moved by the store's own clock.
 
-_START = "CASE WHEN towline_rates.arrival_us > {now} THEN towline_rates.arrival_us ELSE {now} END"
+_START = "CASE WHEN once_rates.arrival_us > {now} THEN once_rates.arrival_us ELSE {now} END"
 _FITTING = f"(({{now}} + excluded.burst_us - {_START}) / excluded.interval_us)"
 _ALLOWED = f"""CASE WHEN {_FITTING} <= 0 THEN 0
                  WHEN {_FITTING} < excluded.hits THEN {_FITTING}
@@ -30,7 +30,7 @@ HIT = Statement(
     "hit",
     {"key": "text", "hits": "bigint", "interval_us": "bigint", "burst_us": "bigint"},
     f"""
-    INSERT INTO towline_rates (key, arrival_us, allowed, hits, interval_us, burst_us)
+    INSERT INTO once_rates (key, arrival_us, allowed, hits, interval_us, burst_us)
     SELECT b.key, {{now}} + b.interval_us * b.fits, b.fits, b.hits, b.interval_us, b.burst_us
     FROM (
       SELECT b.*, CASE WHEN b.hits * b.interval_us > b.burst_us THEN b.burst_us / b.interval_us
@@ -38,7 +38,7 @@ HIT = Statement(
     ) AS b WHERE true
     ON CONFLICT (key) DO UPDATE SET
       allowed = {_ALLOWED},
-      arrival_us = CASE WHEN {_FITTING} <= 0 THEN towline_rates.arrival_us
+      arrival_us = CASE WHEN {_FITTING} <= 0 THEN once_rates.arrival_us
                         ELSE {_START} + excluded.interval_us * {_ALLOWED} END,
       hits = excluded.hits, interval_us = excluded.interval_us, burst_us = excluded.burst_us
     RETURNING key, allowed, arrival_us, {{now}}
@@ -47,15 +47,15 @@ HIT = Statement(
 
 _AHEAD = f"({_START} - {{now}})"
 # A changed rate keeps the number of those who are waiting, not their times.
-_STILL = f"""CASE WHEN towline_rates.interval_us IN (0, excluded.interval_us) THEN {_AHEAD}
-             ELSE {_AHEAD} / towline_rates.interval_us * excluded.interval_us END"""
+_STILL = f"""CASE WHEN once_rates.interval_us IN (0, excluded.interval_us) THEN {_AHEAD}
+             ELSE {_AHEAD} / once_rates.interval_us * excluded.interval_us END"""
 
 # Every hit has its turn, and the arrival time moves on by all of them: see `rate_limit.turns`.
 QUEUE_UP = Statement(
     "queue up",
     HIT.columns,
     f"""
-    INSERT INTO towline_rates (key, arrival_us, allowed, hits, interval_us, burst_us)
+    INSERT INTO once_rates (key, arrival_us, allowed, hits, interval_us, burst_us)
     SELECT b.key, {{now}} + b.interval_us * b.hits, b.hits, b.hits, b.interval_us, b.burst_us
     FROM b WHERE true ORDER BY b.key
     ON CONFLICT (key) DO UPDATE SET
@@ -78,7 +78,7 @@ LATEST = Statement(
     "latest turn",
     {"key": "text"},
     """
-    SELECT max(r.arrival_us - r.burst_us) - {now} FROM b JOIN towline_rates r ON r.key = b.key
+    SELECT max(r.arrival_us - r.burst_us) - {now} FROM b JOIN once_rates r ON r.key = b.key
     """,
     writes=False,
 )
@@ -86,7 +86,7 @@ LATEST = Statement(
 ARRIVALS = Statement(
     "arrival times",
     {"key": "text"},
-    "SELECT r.key, r.arrival_us, {now} FROM b JOIN towline_rates r ON r.key = b.key",
+    "SELECT r.key, r.arrival_us, {now} FROM b JOIN once_rates r ON r.key = b.key",
     writes=False,
 )
 
@@ -94,8 +94,8 @@ SWEEP_RATES = Statement(
     "sweep rates",
     {"most": "bigint"},
     """
-    DELETE FROM towline_rates WHERE key IN (
-      SELECT r.key FROM towline_rates r WHERE r.arrival_us <= {now}
+    DELETE FROM once_rates WHERE key IN (
+      SELECT r.key FROM once_rates r WHERE r.arrival_us <= {now}
       LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
@@ -109,7 +109,7 @@ CREATE_DOCUMENT = Statement(
     "create document",
     {"name": "text", "body": "text"},
     """
-    INSERT INTO towline_documents (name, version, body) SELECT b.name, 1, b.body FROM b WHERE true
+    INSERT INTO once_documents (name, version, body) SELECT b.name, 1, b.body FROM b WHERE true
     ON CONFLICT (name) DO NOTHING RETURNING version, {now}
     """,
 )
@@ -118,9 +118,9 @@ REPLACE_DOCUMENT = Statement(
     "replace document",
     {"name": "text", "version": "bigint", "body": "text"},
     """
-    UPDATE towline_documents SET version = towline_documents.version + 1, body = b.body FROM b
-    WHERE towline_documents.name = b.name AND towline_documents.version = b.version
-    RETURNING towline_documents.version, {now}
+    UPDATE once_documents SET version = once_documents.version + 1, body = b.body FROM b
+    WHERE once_documents.name = b.name AND once_documents.version = b.version
+    RETURNING once_documents.version, {now}
     """,
 )
 
@@ -141,23 +141,23 @@ TAKE = Statement(
     "take",
     {"name": "text", "holder": "text", "address": "text", "ttl_us": "bigint"},
     f"""
-    INSERT INTO towline_leases (name, holder, address, token, ticket, expires_us)
+    INSERT INTO once_leases (name, holder, address, token, ticket, expires_us)
     SELECT b.name, b.holder, b.address, {{epoch}}, 0, {{now}} + b.ttl_us FROM b
     WHERE NOT EXISTS (
-      SELECT 1 FROM towline_waiters w WHERE w.name = b.name AND w.expires_us > {{now}}
+      SELECT 1 FROM once_waiters w WHERE w.name = b.name AND w.expires_us > {{now}}
         AND w.ticket > coalesce(
-          (SELECT l.ticket FROM towline_leases l WHERE l.name = b.name), 0))
+          (SELECT l.ticket FROM once_leases l WHERE l.name = b.name), 0))
       OR EXISTS (
-        SELECT 1 FROM towline_leases o
+        SELECT 1 FROM once_leases o
         WHERE o.name = b.name AND o.holder = b.holder AND o.expires_us > {{now}})
     ON CONFLICT (name) DO UPDATE SET
       holder = excluded.holder,
       address = excluded.address,
-      token = CASE WHEN towline_leases.expires_us > {{now}} THEN towline_leases.token
+      token = CASE WHEN once_leases.expires_us > {{now}} THEN once_leases.token
                    ELSE {{newer}} END,
-      expires_us = CASE WHEN towline_leases.expires_us > {{now}} THEN towline_leases.expires_us
+      expires_us = CASE WHEN once_leases.expires_us > {{now}} THEN once_leases.expires_us
                         ELSE excluded.expires_us END
-    WHERE towline_leases.expires_us <= {{now}} OR towline_leases.holder = excluded.holder
+    WHERE once_leases.expires_us <= {{now}} OR once_leases.holder = excluded.holder
     RETURNING {_LEASE}, {{now}}
     """,
 )
@@ -169,10 +169,10 @@ ENQUEUE = Statement(
         "ttl_us": "bigint", "patience_us": "bigint",
     },
     """
-    INSERT INTO towline_waiters (name, ticket, holder, address, ttl_us, expires_us)
+    INSERT INTO once_waiters (name, ticket, holder, address, ttl_us, expires_us)
     SELECT b.name, {epoch}, b.holder, b.address, b.ttl_us, {now} + b.patience_us FROM b
     WHERE NOT EXISTS (
-      SELECT 1 FROM towline_waiters w WHERE w.name = b.name AND w.holder = b.holder)
+      SELECT 1 FROM once_waiters w WHERE w.name = b.name AND w.holder = b.holder)
     RETURNING holder, ticket
     """,
 )  # fmt: skip
@@ -181,7 +181,7 @@ FIND_TICKET = Statement(
     "find ticket",
     {"name": "text", "holder": "text"},
     """
-    SELECT w.ticket FROM b JOIN towline_waiters w ON w.name = b.name AND w.holder = b.holder
+    SELECT w.ticket FROM b JOIN once_waiters w ON w.name = b.name AND w.holder = b.holder
     """,
 )
 
@@ -191,26 +191,26 @@ PASS_ON = Statement(
     "pass on",
     {"name": "text", "token": "bigint", "own": "text", "grace_us": "bigint"},
     """
-    UPDATE towline_leases SET
+    UPDATE once_leases SET
       holder = coalesce(b.holder, ''),
       address = coalesce(b.address, ''),
-      token = CASE WHEN b.holder IS NULL THEN towline_leases.token ELSE {epoch} END,
-      ticket = coalesce(b.ticket, towline_leases.ticket),
+      token = CASE WHEN b.holder IS NULL THEN once_leases.token ELSE {epoch} END,
+      ticket = coalesce(b.ticket, once_leases.ticket),
       expires_us = CASE WHEN b.holder IS NULL THEN 0
                         WHEN b.address = b.own OR b.ttl_us < b.grace_us THEN {now} + b.ttl_us
                         ELSE {now} + b.grace_us END
     FROM (
       SELECT b.ord, b.name AS lease, b.token AS ended, b.own, b.grace_us,
              w.holder, w.address, w.ticket, w.ttl_us
-      FROM b JOIN towline_leases l ON l.name = b.name
-      LEFT JOIN towline_waiters w ON w.name = b.name AND w.ticket = (
-        SELECT min(q.ticket) FROM towline_waiters q
+      FROM b JOIN once_leases l ON l.name = b.name
+      LEFT JOIN once_waiters w ON w.name = b.name AND w.ticket = (
+        SELECT min(q.ticket) FROM once_waiters q
         WHERE q.name = b.name AND q.ticket > l.ticket AND q.expires_us > {now})
     ) AS b
-    WHERE towline_leases.name = b.lease
-      AND (towline_leases.token = b.ended OR towline_leases.expires_us <= {now})
-    RETURNING towline_leases.name, towline_leases.holder, towline_leases.address,
-      towline_leases.token, towline_leases.ticket, towline_leases.expires_us, {now}
+    WHERE once_leases.name = b.lease
+      AND (once_leases.token = b.ended OR once_leases.expires_us <= {now})
+    RETURNING once_leases.name, once_leases.holder, once_leases.address,
+      once_leases.token, once_leases.ticket, once_leases.expires_us, {now}
     """,
 )
 
@@ -218,10 +218,10 @@ EXTEND = Statement(
     "extend",
     {"name": "text", "token": "bigint", "ttl_us": "bigint"},
     """
-    UPDATE towline_leases SET expires_us = {now} + b.ttl_us FROM b
-    WHERE towline_leases.name = b.name AND towline_leases.token = b.token
-      AND towline_leases.holder <> ''
-    RETURNING towline_leases.name, towline_leases.token
+    UPDATE once_leases SET expires_us = {now} + b.ttl_us FROM b
+    WHERE once_leases.name = b.name AND once_leases.token = b.token
+      AND once_leases.holder <> ''
+    RETURNING once_leases.name, once_leases.token
     """,
 )
 
@@ -229,7 +229,7 @@ WITHDRAW = Statement(
     "withdraw",
     {"name": "text", "ticket": "bigint"},
     """
-    DELETE FROM towline_waiters WHERE (name, ticket) IN (SELECT b.name, b.ticket FROM b)
+    DELETE FROM once_waiters WHERE (name, ticket) IN (SELECT b.name, b.ticket FROM b)
     RETURNING ticket
     """,
 )
@@ -239,7 +239,7 @@ PEEK = Statement(
     {"name": "text"},
     """
     SELECT l.name, l.holder, l.address, l.token, l.ticket, l.expires_us, {now}
-    FROM b JOIN towline_leases l ON l.name = b.name
+    FROM b JOIN once_leases l ON l.name = b.name
     """,
     writes=False,
 )
@@ -248,9 +248,9 @@ SWEEP_LEASES = Statement(
     "sweep leases",
     {"most": "bigint"},
     """
-    DELETE FROM towline_leases WHERE name IN (
-      SELECT l.name FROM towline_leases l WHERE l.expires_us <= {now} - 86400000000
-        AND NOT EXISTS (SELECT 1 FROM towline_waiters w WHERE w.name = l.name)
+    DELETE FROM once_leases WHERE name IN (
+      SELECT l.name FROM once_leases l WHERE l.expires_us <= {now} - 86400000000
+        AND NOT EXISTS (SELECT 1 FROM once_waiters w WHERE w.name = l.name)
       LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
@@ -260,8 +260,8 @@ SWEEP_WAITERS = Statement(
     "sweep waiters",
     {"most": "bigint"},
     """
-    DELETE FROM towline_waiters WHERE (name, ticket) IN (
-      SELECT w.name, w.ticket FROM towline_waiters w WHERE w.expires_us <= {now}
+    DELETE FROM once_waiters WHERE (name, ticket) IN (
+      SELECT w.name, w.ticket FROM once_waiters w WHERE w.expires_us <= {now}
       LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
@@ -273,28 +273,28 @@ TAKE_SLOT = Statement(
     "take slot",
     {"name": "text", "most": "bigint", "holder": "text", "ttl_us": "bigint"},
     """
-    INSERT INTO towline_slots (name, slot, holder, token, expires_us)
+    INSERT INTO once_slots (name, slot, holder, token, expires_us)
     SELECT b.name, b.slot, b.holder, {epoch}, {now} + b.ttl_us
     FROM (
       SELECT b.*, (
         SELECT min(c.slot) FROM (
           SELECT 0 AS slot
           UNION ALL
-          SELECT s.slot + 1 FROM towline_slots s WHERE s.name = b.name AND s.expires_us > {now}
+          SELECT s.slot + 1 FROM once_slots s WHERE s.name = b.name AND s.expires_us > {now}
         ) AS c
         WHERE NOT EXISTS (
-          SELECT 1 FROM towline_slots t
+          SELECT 1 FROM once_slots t
           WHERE t.name = b.name AND t.slot = c.slot AND t.expires_us > {now})
       ) AS slot FROM b
     ) AS b
     WHERE b.slot < b.most AND b.most > (
-      SELECT count(*) FROM towline_slots n WHERE n.name = b.name AND n.expires_us > {now})
+      SELECT count(*) FROM once_slots n WHERE n.name = b.name AND n.expires_us > {now})
     AND NOT EXISTS (
-      SELECT 1 FROM towline_slots o
+      SELECT 1 FROM once_slots o
       WHERE o.name = b.name AND o.holder = b.holder AND o.expires_us > {now})
     ON CONFLICT (name, slot) DO UPDATE SET
       holder = excluded.holder, token = {newer}, expires_us = excluded.expires_us
-    WHERE towline_slots.expires_us <= {now}
+    WHERE once_slots.expires_us <= {now}
     RETURNING holder, token
     """,
 )
@@ -303,7 +303,7 @@ LOOK_AT_SLOTS = Statement(
     "look at slots",
     {"name": "text"},
     """
-    SELECT s.holder, s.token FROM b JOIN towline_slots s ON s.name = b.name
+    SELECT s.holder, s.token FROM b JOIN once_slots s ON s.name = b.name
     WHERE s.expires_us > {now}
     """,
 )
@@ -312,10 +312,10 @@ EXTEND_SLOT = Statement(
     "extend slot",
     {"name": "text", "holder": "text", "token": "bigint", "ttl_us": "bigint"},
     """
-    UPDATE towline_slots SET expires_us = {now} + b.ttl_us FROM b
-    WHERE towline_slots.name = b.name AND towline_slots.holder = b.holder
-      AND towline_slots.token = b.token
-    RETURNING towline_slots.token
+    UPDATE once_slots SET expires_us = {now} + b.ttl_us FROM b
+    WHERE once_slots.name = b.name AND once_slots.holder = b.holder
+      AND once_slots.token = b.token
+    RETURNING once_slots.token
     """,
 )
 
@@ -323,7 +323,7 @@ RELEASE_SLOT = Statement(
     "release slot",
     {"name": "text", "holder": "text", "token": "bigint"},
     """
-    DELETE FROM towline_slots WHERE (name, holder, token) IN (
+    DELETE FROM once_slots WHERE (name, holder, token) IN (
       SELECT b.name, b.holder, b.token FROM b)
     RETURNING token
     """,
@@ -333,10 +333,10 @@ FIRST_TIME = Statement(
     "first time",
     {"key": "text", "holder": "text", "ttl_us": "bigint"},
     """
-    INSERT INTO towline_seen (key, holder, expires_us)
+    INSERT INTO once_seen (key, holder, expires_us)
     SELECT b.key, b.holder, {now} + b.ttl_us FROM b WHERE true
     ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, expires_us = excluded.expires_us
-    WHERE towline_seen.expires_us <= {now} OR towline_seen.holder = excluded.holder
+    WHERE once_seen.expires_us <= {now} OR once_seen.holder = excluded.holder
     RETURNING key
     """,
 )
@@ -345,7 +345,7 @@ MARK = Statement(
     "mark",
     {"key": "text", "holder": "text", "ttl_us": "bigint"},
     """
-    INSERT INTO towline_seen (key, holder, expires_us)
+    INSERT INTO once_seen (key, holder, expires_us)
     SELECT b.key, b.holder, {now} + b.ttl_us FROM b WHERE true
     ON CONFLICT (key) DO UPDATE SET holder = excluded.holder, expires_us = excluded.expires_us
     RETURNING key
@@ -355,7 +355,7 @@ MARK = Statement(
 IS_SEEN = Statement(
     "is seen",
     {"key": "text"},
-    "SELECT s.key FROM b JOIN towline_seen s ON s.key = b.key WHERE s.expires_us > {now}",
+    "SELECT s.key FROM b JOIN once_seen s ON s.key = b.key WHERE s.expires_us > {now}",
     writes=False,
 )
 
@@ -363,8 +363,8 @@ SWEEP_SEEN = Statement(
     "sweep seen",
     {"most": "bigint"},
     """
-    DELETE FROM towline_seen WHERE key IN (
-      SELECT s.key FROM towline_seen s WHERE s.expires_us <= {now}
+    DELETE FROM once_seen WHERE key IN (
+      SELECT s.key FROM once_seen s WHERE s.expires_us <= {now}
       ORDER BY s.expires_us LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
@@ -375,7 +375,7 @@ READ_DOCUMENT = Statement(
     {"name": "text"},
     """
     SELECT b.name, coalesce(d.version, 0), coalesce(d.body, ''), {now}
-    FROM b LEFT JOIN towline_documents d ON d.name = b.name
+    FROM b LEFT JOIN once_documents d ON d.name = b.name
     """,
     writes=False,
 )

@@ -10,8 +10,7 @@ change to the tables is a new file.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,13 @@ _TYPES: Final = {
     "sqlite": {"{key}": "TEXT", "{bytes}": "BLOB"},
     "postgresql": {"{key}": 'TEXT COLLATE "C"', "{bytes}": "BYTEA"},
 }
+# Read from the catalog itself: `to_regclass` answers from a cache, and a process that has waited
+# for another one to make the tables would not find them there, and would make them again.
+_PRESENT: Final = """
+SELECT relname::text FROM pg_class WHERE relname = ANY($1::text[]) AND CASE
+    WHEN $2::text IS NULL THEN pg_table_is_visible(oid)
+    ELSE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $2) END
+"""
 _ADVISORY_LOCK: Final = 0x746F776C  # "towl"
 
 
@@ -101,15 +107,7 @@ class Revisions:
     async def found_in_postgres(self, connection: Any) -> str | None:
         """The newest revision that was applied; None if there are no tables yet."""
         place = f'"{self.schema}".' if self.schema else ""
-        # Not by to_regclass: it looks into the session's cache, which may still say "no such table"
-        # right after another session has made it.
-        rows = await connection.fetch(
-            "SELECT c.relname FROM pg_catalog.pg_class c WHERE c.relname = ANY($1::text[]) AND "
-            "CASE WHEN $2::text IS NULL THEN pg_catalog.pg_table_is_visible(c.oid) "
-            "ELSE c.relnamespace = pg_catalog.to_regnamespace($2::text) END",
-            [name for name in (self.table, self.former) if name],
-            f'"{self.schema}"' if self.schema else None,
-        )
+        rows = await connection.fetch(_PRESENT, [self.table, self.former or ""], self.schema)
         present = {row[0] for row in rows}
         if self.table not in present:
             self.refuse_former(present)
@@ -141,16 +139,32 @@ class Revisions:
             )
 
 
-TOWLINE: Final = Revisions(
-    Path(__file__).parent / "revisions", "towline_revisions", former="towline_version"
+ONCE: Final = Revisions(
+    Path(__file__).parent / "revisions", "once_revisions", former="towline_records"
 )
+"""The library's own tables. A program that adds its own gives both lists to its database."""
+
+
+def newest_of(lists: Sequence[Revisions]) -> str:
+    """What the code needs, as `version_of` writes it."""
+    return ".".join(revisions.newest() for revisions in lists)
+
+
+def version_of(found: Sequence[str | None]) -> str | None:
+    """The revisions of several lists as one text that can be compared.
+
+    None if the tables of the last list, the program's own, are not there yet.
+    """
+    return None if found[-1] is None else ".".join(one or "0000" for one in found)
 
 
 def _statements(text: str) -> Iterator[str]:
     """One at a time: `executescript` would first commit the transaction that is open."""
+    from sqlite3 import complete_statement
+
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line
-        if sqlite3.complete_statement(statement):
+        if complete_statement(statement):
             yield statement
             statement = ""

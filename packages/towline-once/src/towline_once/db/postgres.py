@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from towline_once.db.migrate import TOWLINE
+from towline_once.db.migrate import ONCE, Revisions, newest_of, version_of
 from towline_once.db.notify import PostgresMailbox
 from towline_once.db.single_flight import SharedAttempt
 from towline_once.db.statement import Row, Script, Statement, Step
@@ -124,6 +124,7 @@ class Postgres:
         timeout: float = 5.0,
         pool_size: int = 8,
         plan_seconds: int = _PLAN_SECONDS,
+        revisions: Sequence[Revisions] = (ONCE,),
     ) -> None:
         parts = urlsplit(url)
         if not parts.hostname and not parts.query:
@@ -135,6 +136,7 @@ class Postgres:
         self._where = f"{parts.hostname or 'local socket'}{parts.path}"
         self._timeout = timeout
         self._plan_seconds = plan_seconds
+        self._revisions = revisions
         self._idle: list[Any] = []
         self._lent: set[Any] = set()
         self._places = asyncio.Semaphore(pool_size)
@@ -150,7 +152,9 @@ class Postgres:
             await self._preparing()
 
     async def _prepare(self) -> None:
-        if not TOWLINE.is_current(await self.version()):
+        found = await self._found()
+        current = [one.is_current(at) for one, at in zip(self._revisions, found, strict=True)]
+        if not all(current):
             await self._upgrade()
         self._prepared = True
 
@@ -160,18 +164,22 @@ class Postgres:
         )
         try:
             async with asyncio.timeout(_UPGRADE_SECONDS):
-                await TOWLINE.upgrade_postgres(connection)
+                for one in self._revisions:
+                    await one.upgrade_postgres(connection)
         except Exception as error:
             raise self._translate(error) from error
         finally:
             connection.terminate()
 
     async def version(self) -> str | None:
+        return version_of(await self._found())
+
+    async def _found(self) -> list[str | None]:
         async with self._deadline(), self._borrow() as connection:
-            return await TOWLINE.found_in_postgres(connection)
+            return [await one.found_in_postgres(connection) for one in self._revisions]
 
     def newest(self) -> str:
-        return TOWLINE.newest()
+        return newest_of(self._revisions)
 
     async def _dial(self) -> Any:
         """What a client had locked is free again soon after its own calls would have ended.

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from towline_once.db.migrate import TOWLINE
+from towline_once.db.migrate import ONCE, Revisions, newest_of, version_of
 from towline_once.db.notify import SqliteMailbox
 from towline_once.db.single_flight import SharedAttempt
 from towline_once.db.sqlite_driver import refuse_if_too_old, warn_if_affected
@@ -241,7 +241,7 @@ def run_statement(db: Any, clock: Clock, statement: Statement, rows: Sequence[Ro
             continue
         answered = cursor.fetchall()
         if statement.uses_epoch and answered:
-            db.execute("UPDATE towline_epoch SET value = value + ?", (len(chunk),))
+            db.execute("UPDATE once_epoch SET value = value + ?", (len(chunk),))
         found += answered
     return found
 
@@ -299,8 +299,15 @@ class Sqlite:
     seats, lanes = 128, 1
     far = False
 
-    def __init__(self, url: str, clock: Clock, timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        timeout: float = 5.0,
+        revisions: Sequence[Revisions] = (ONCE,),
+    ) -> None:
         self.clock = clock
+        self._revisions = revisions
         self.mailbox = SqliteMailbox(path_of(url))
         self._path = path_of(url)
         self._timeout = timeout
@@ -328,20 +335,20 @@ class Sqlite:
         return await asyncio.to_thread(self._read_version)
 
     def newest(self) -> str:
-        return TOWLINE.newest()
+        return newest_of(self._revisions)
 
     def _read_version(self) -> str | None:
         if not os.path.exists(self._path):
             return None
         try:
             with contextlib.closing(self._open()) as db:
-                return TOWLINE.found_in_sqlite(db)
+                return version_of([one.found_in_sqlite(db) for one in self._revisions])
         except sqlite3.DatabaseError as error:
             raise translate(error, self._path) from error
 
     async def _start_in_memory(self) -> None:
         db = self._open()
-        await asyncio.to_thread(TOWLINE.upgrade_sqlite, db)
+        await asyncio.to_thread(self._upgrade, db)
         self._writer = SqliteWriter(lambda: db, self.clock, None)
         self._writer.start()
         self._reader = self._writer
@@ -354,9 +361,16 @@ class Sqlite:
         make_private(self._path)
         try:
             with contextlib.closing(self._open()) as db:
-                TOWLINE.upgrade_sqlite(db)
+                self._upgrade(db)
         except sqlite3.DatabaseError as error:
             raise translate(error, self._path) from error
+
+    def _upgrade(self, db: Any) -> None:
+        """Nothing is made where one list refuses what is there."""
+        current = [one.is_current(one.found_in_sqlite(db)) for one in self._revisions]
+        if not all(current):
+            for one in self._revisions:
+                one.upgrade_sqlite(db)
 
     def _open(self) -> Any:
         db = sqlite3.connect(

@@ -64,7 +64,7 @@ class Statement:
             for row in range(rows)
         )
         batch = f"WITH b(ord,{','.join(self.columns)}) AS (VALUES {values}) "
-        epoch = "((SELECT value FROM towline_epoch) + b.ord)"
+        epoch = "((SELECT value FROM once_epoch) + b.ord)"
         return batch + self.text.format(
             now="?1", epoch=epoch, newer="excluded.token", skip_locked="", row="rowid", in_turn=""
         )
@@ -93,7 +93,7 @@ class Statement:
             f"FROM unnest({','.join(arrays)}) WITH ORDINALITY AS b({','.join(named)},ord)) "
         )
         now = "((extract(epoch from statement_timestamp()) * 1000000)::bigint + $1::bigint)"
-        epoch = "nextval('towline_epoch')"
+        epoch = "nextval('once_epoch')"
         skip = "FOR UPDATE SKIP LOCKED"
         return batch + self.text.format(
             now=now, epoch=epoch, newer=epoch, skip_locked=skip, row="ctid", in_turn=_IN_TURN

@@ -25,14 +25,14 @@ PUT = Statement(
     "put",
     {name: "bigint" if name.endswith("_us") else "text" for name in Draft._fields},
     """
-    INSERT INTO towline_records
+    INSERT INTO once_records
       (tenant, key, source, status, token, holder, attempts, payload_hash, field_digests,
        tombstone, definitive, on_crash, created_us, updated_us, lock_expires_us, expires_us,
        awaited)
     SELECT b.tenant, b.key, b.source, 'processing', {epoch}, b.holder, 1, b.payload_hash,
        b.field_digests, 0, 0, b.on_crash, {now}, {now}, {now} + b.lock_us, {now} + b.keep_us, ''
     FROM b WHERE NOT EXISTS (
-      SELECT 1 FROM towline_records r WHERE r.tenant = b.tenant AND r.key = b.key)
+      SELECT 1 FROM once_records r WHERE r.tenant = b.tenant AND r.key = b.key)
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING holder, token
     """,
@@ -43,7 +43,7 @@ READ = Statement(
     {"tenant": "text", "key": "text"},
     f"""
     SELECT b.ord, {{now}}, {_RECORD}
-    FROM b LEFT JOIN towline_records r ON r.tenant = b.tenant AND r.key = b.key
+    FROM b LEFT JOIN once_records r ON r.tenant = b.tenant AND r.key = b.key
     """,
     writes=False,
 )
@@ -56,31 +56,31 @@ SWAP = Statement(
     "swap",
     {name: "bigint" if name in _NUMBERS else "text" for name in Change._fields},
     """
-    UPDATE towline_records SET
+    UPDATE once_records SET
       status = b.status,
-      token = CASE WHEN b.bump = 1 THEN {epoch} ELSE towline_records.token END,
-      attempts = coalesce(b.attempts, towline_records.attempts),
-      holder = coalesce(b.holder, towline_records.holder),
-      payload_hash = coalesce(b.payload_hash, towline_records.payload_hash),
-      field_digests = coalesce(b.field_digests, towline_records.field_digests),
+      token = CASE WHEN b.bump = 1 THEN {epoch} ELSE once_records.token END,
+      attempts = coalesce(b.attempts, once_records.attempts),
+      holder = coalesce(b.holder, once_records.holder),
+      payload_hash = coalesce(b.payload_hash, once_records.payload_hash),
+      field_digests = coalesce(b.field_digests, once_records.field_digests),
       response = b.response,
       tombstone = b.tombstone,
       run_id = CASE WHEN b.fresh = 1 THEN b.run_id
-                    ELSE coalesce(b.run_id, towline_records.run_id) END,
+                    ELSE coalesce(b.run_id, once_records.run_id) END,
       error = CASE WHEN b.fresh = 1 OR b.status = 'completed' THEN NULL
-                   ELSE coalesce(b.error, towline_records.error) END,
+                   ELSE coalesce(b.error, once_records.error) END,
       definitive = b.definitive,
-      on_crash = coalesce(b.on_crash, towline_records.on_crash),
-      created_us = CASE WHEN b.fresh = 1 THEN {now} ELSE towline_records.created_us END,
+      on_crash = coalesce(b.on_crash, once_records.on_crash),
+      created_us = CASE WHEN b.fresh = 1 THEN {now} ELSE once_records.created_us END,
       updated_us = {now},
       lock_expires_us = {now} + b.lock_us,
       expires_us = {now} + b.keep_us,
       early_us = 0
     FROM b
-    WHERE towline_records.tenant = b.tenant AND towline_records.key = b.key
-      AND towline_records.token = b.token AND towline_records.status = b.expect
-    RETURNING towline_records.tenant, towline_records.key, towline_records.token,
-      towline_records.awaited
+    WHERE once_records.tenant = b.tenant AND once_records.key = b.key
+      AND once_records.token = b.token AND once_records.status = b.expect
+    RETURNING once_records.tenant, once_records.key, once_records.token,
+      once_records.awaited
     """,
 )
 
@@ -88,31 +88,31 @@ SWAP = Statement(
 # all of its indexes. A record that ends at most this long before the place its claim gave it stays
 # there (the default lock is as long), and a sweep looks so far ahead.
 _AHEAD_US = 300_000_000
-_EARLY = "towline_records.expires_us - {now} - b.keep_us"
+_EARLY = "once_records.expires_us - {now} - b.keep_us"
 _STAYS = f"{_EARLY} BETWEEN 0 AND {_AHEAD_US}"
 
 SETTLE = Statement(
     "settle",
     {name: "bigint" if name in _NUMBERS else "text" for name in Result._fields},
     f"""
-    UPDATE towline_records SET
+    UPDATE once_records SET
       status = b.status,
       response = b.response,
       tombstone = b.tombstone,
-      run_id = coalesce(b.run_id, towline_records.run_id),
+      run_id = coalesce(b.run_id, once_records.run_id),
       error = CASE WHEN b.status = 'completed' THEN NULL
-                   ELSE coalesce(b.error, towline_records.error) END,
+                   ELSE coalesce(b.error, once_records.error) END,
       definitive = b.definitive,
       updated_us = {{now}},
       lock_expires_us = {{now}},
       early_us = CASE WHEN {_STAYS} THEN {_EARLY} ELSE 0 END,
-      expires_us = CASE WHEN {_STAYS} THEN towline_records.expires_us
+      expires_us = CASE WHEN {_STAYS} THEN once_records.expires_us
                         ELSE {{now}} + b.keep_us END
     FROM b
-    WHERE towline_records.tenant = b.tenant AND towline_records.key = b.key
-      AND towline_records.token = b.token AND towline_records.status = 'processing'
-    RETURNING towline_records.tenant, towline_records.key, towline_records.token,
-      towline_records.awaited
+    WHERE once_records.tenant = b.tenant AND once_records.key = b.key
+      AND once_records.token = b.token AND once_records.status = 'processing'
+    RETURNING once_records.tenant, once_records.key, once_records.token,
+      once_records.awaited
     """,
 )
 
@@ -121,19 +121,19 @@ ATTACH = Statement(
     "attach",
     {"tenant": "text", "key": "text", "token": "bigint", "address": "text"},
     """
-    UPDATE towline_records SET awaited = CASE
-      WHEN towline_records.awaited = '' THEN b.address
-      WHEN length(towline_records.awaited) > 2000
-        OR ' ' || towline_records.awaited || ' ' LIKE '% ' || b.address || ' %'
-        THEN towline_records.awaited
-      ELSE towline_records.awaited || ' ' || b.address END
+    UPDATE once_records SET awaited = CASE
+      WHEN once_records.awaited = '' THEN b.address
+      WHEN length(once_records.awaited) > 2000
+        OR ' ' || once_records.awaited || ' ' LIKE '% ' || b.address || ' %'
+        THEN once_records.awaited
+      ELSE once_records.awaited || ' ' || b.address END
     FROM b
-    WHERE towline_records.tenant = b.tenant AND towline_records.key = b.key
-      AND towline_records.token = b.token AND towline_records.status = 'processing'
-      AND (towline_records.tenant, towline_records.key) IN (
-        SELECT r.tenant, r.key FROM b JOIN towline_records r
+    WHERE once_records.tenant = b.tenant AND once_records.key = b.key
+      AND once_records.token = b.token AND once_records.status = 'processing'
+      AND (once_records.tenant, once_records.key) IN (
+        SELECT r.tenant, r.key FROM b JOIN once_records r
         ON r.tenant = b.tenant AND r.key = b.key {skip_locked})
-    RETURNING towline_records.tenant, towline_records.key
+    RETURNING once_records.tenant, once_records.key
     """,
 )
 
@@ -141,8 +141,8 @@ SWEEP = Statement(
     "sweep",
     {"most": "bigint"},
     f"""
-    DELETE FROM towline_records WHERE (tenant, key) IN (
-      SELECT r.tenant, r.key FROM towline_records r
+    DELETE FROM once_records WHERE (tenant, key) IN (
+      SELECT r.tenant, r.key FROM once_records r
       WHERE r.expires_us <= {{now}} + {_AHEAD_US} AND r.expires_us - r.early_us <= {{now}}
         AND r.status <> 'parked' AND (r.status <> 'processing' OR r.lock_expires_us <= {{now}})
       ORDER BY r.expires_us LIMIT (SELECT most FROM b) {{skip_locked}})
@@ -154,21 +154,21 @@ EVICT = Statement(
     "evict",
     {"most": "bigint"},
     """
-    DELETE FROM towline_records WHERE (tenant, key) IN (
-      SELECT r.tenant, r.key FROM towline_records r
+    DELETE FROM once_records WHERE (tenant, key) IN (
+      SELECT r.tenant, r.key FROM once_records r
       WHERE r.status IN ('completed', 'failed')
       ORDER BY r.expires_us LIMIT (SELECT most FROM b) {skip_locked})
     RETURNING 1
     """,
 )
 
-SIZE = Statement("size", {"unused": "bigint"}, "SELECT count(*) FROM towline_records", writes=False)
+SIZE = Statement("size", {"unused": "bigint"}, "SELECT count(*) FROM once_records", writes=False)
 
 KEEP_SECRET = Statement(
     "keep secret",
     {"name": "text", "body": "text"},
     """
-    INSERT INTO towline_documents (name, version, body)
+    INSERT INTO once_documents (name, version, body)
     SELECT b.name, 1, b.body FROM b WHERE true ON CONFLICT (name) DO NOTHING RETURNING version
     """,
 )
@@ -176,7 +176,7 @@ KEEP_SECRET = Statement(
 READ_SECRET = Statement(
     "read secret",
     {"name": "text"},
-    "SELECT d.body FROM b JOIN towline_documents d ON d.name = b.name",
+    "SELECT d.body FROM b JOIN once_documents d ON d.name = b.name",
     writes=False,
 )
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from towline_once.db.migrate import TOWLINE
+from towline.db import REVISIONS
+from towline_once.db.migrate import newest_of
 from towline_once.db.sqlite import Run, run_statement
 from towline_once.db.statement import Row, Script, Statement, Step, play
 from towline_once.errors import Rejected
@@ -22,7 +23,7 @@ from towline_sim.proof.wire import SimMailbox, Wire
 
 START_US = 1_700_000_000_000_000
 T = TypeVar("T")
-_WRITTEN = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM) (towline_\w+)")
+_WRITTEN = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM) ((?:towline|once)_\w+)")
 _fresh: Any = None
 _idle: list[Any] = []
 """Databases of plays that are over, as empty as new ones. Their statements are prepared."""
@@ -138,10 +139,10 @@ class SimDatabase:
         return None
 
     async def version(self) -> str | None:
-        return TOWLINE.newest()
+        return newest_of(REVISIONS)
 
     def newest(self) -> str:
-        return TOWLINE.newest()
+        return newest_of(REVISIONS)
 
     async def run(self, statement: Statement, rows: Sequence[Row]) -> list[Row]:
         return await self._call(statement.name, Single(statement, rows))
@@ -180,7 +181,8 @@ def _empty_database() -> Any:
         return _idle.pop()
     if _fresh is None:
         _fresh = _connected()
-        TOWLINE.upgrade_sqlite(_fresh)
+        for one in REVISIONS:
+            one.upgrade_sqlite(_fresh)
     db = _connected()
     _fresh.backup(db)
     return db

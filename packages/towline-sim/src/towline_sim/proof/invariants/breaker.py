@@ -28,7 +28,7 @@ class _Counted(NamedTuple):
 
 
 class BreakerWatch:
-    tables = frozenset({"towline_documents"})
+    tables = frozenset({"once_documents"})
 
     def __init__(self, stage: Stage, name: str, limits: Limits) -> None:
         self._stage = stage
@@ -58,7 +58,7 @@ class BreakerWatch:
         if _SWAPS.isdisjoint(names):
             return
         row = db.execute(
-            "SELECT version, body FROM towline_documents WHERE name = ?", (f"breaker {self._name}",)
+            "SELECT version, body FROM once_documents WHERE name = ?", (f"breaker {self._name}",)
         ).fetchone()
         if row is None or row[0] == self._version:
             return

@@ -24,7 +24,7 @@ _FREE = _Lease(0, "", 0, 0)
 class LeaseWatch:
     """Leases: a token is granted once, for its time and no longer, and in the order of tickets."""
 
-    tables = frozenset({"towline_leases"})
+    tables = frozenset({"once_leases"})
 
     def __init__(self, stage: Stage, longest_seconds: float) -> None:
         self._stage = stage
@@ -44,7 +44,7 @@ class LeaseWatch:
 
     def committed(self, db: Any, names: Sequence[str]) -> None:
         self._nobody_works_on()
-        rows = db.execute("SELECT name, token, holder, ticket, expires_us FROM towline_leases")
+        rows = db.execute("SELECT name, token, holder, ticket, expires_us FROM once_leases")
         for name, *fields in rows.fetchall():
             before, after = self._known.get(name, _FREE), _Lease(*fields)
             if before != after:
@@ -79,7 +79,7 @@ class LeaseWatch:
     def _in_order(self, db: Any, name: str, before: _Lease, after: _Lease, passed_on: bool) -> None:
         now, expect = self._stage.server.clock.now_us(), self._stage.expect
         queue = db.execute(
-            "SELECT ticket, expires_us FROM towline_waiters WHERE name = ? ORDER BY ticket", (name,)
+            "SELECT ticket, expires_us FROM once_waiters WHERE name = ? ORDER BY ticket", (name,)
         ).fetchall()
         waiting = [ticket for ticket, until in queue if until > now and ticket > before.ticket]
         if passed_on:
@@ -93,7 +93,7 @@ class LeaseWatch:
 class SlotWatch:
     """Slots: no more live holders than there may be when one comes, and each has one."""
 
-    tables = frozenset({"towline_slots"})
+    tables = frozenset({"once_slots"})
 
     def __init__(self, stage: Stage, most: int) -> None:
         self._stage = stage
@@ -108,7 +108,7 @@ class SlotWatch:
     def committed(self, db: Any, names: Sequence[str]) -> None:
         now = self._stage.server.clock.now_us()
         live = db.execute(
-            "SELECT name, holder, token FROM towline_slots WHERE expires_us > ? ORDER BY token",
+            "SELECT name, holder, token FROM once_slots WHERE expires_us > ? ORDER BY token",
             (now,),
         ).fetchall()
         holders = {holder for _, holder, _ in live}
@@ -135,7 +135,7 @@ class _Noted:
 class RateWatch:
     """Rates: no caller is let through who would be early by more than the whole period."""
 
-    tables = frozenset({"towline_rates"})
+    tables = frozenset({"once_rates"})
 
     def __init__(self, stage: Stage, key: str, per_seconds: float) -> None:
         self._stage = stage
@@ -146,7 +146,7 @@ class RateWatch:
         if "hit" not in names:
             return
         now = self._stage.server.clock.now_us()
-        query = "SELECT arrival_us FROM towline_rates WHERE key = ?"
+        query = "SELECT arrival_us FROM once_rates WHERE key = ?"
         for (arrival_us,) in db.execute(query, (self._key,)):
             ahead = (arrival_us - now) / 1e6
             most = self._per_us / 1e6

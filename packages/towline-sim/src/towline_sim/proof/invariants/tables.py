@@ -26,7 +26,7 @@ class _Record(NamedTuple):
 class RecordWatch:
     """Idempotency records: tokens only grow, what is completed stays, attempts are bounded."""
 
-    tables = frozenset({"towline_records"})
+    tables = frozenset({"once_records"})
 
     def __init__(self, stage: Stage, max_attempts: int) -> None:
         self._stage = stage
@@ -36,7 +36,7 @@ class RecordWatch:
     def committed(self, db: Any, names: Sequence[str]) -> None:
         rows = db.execute(
             "SELECT key, status, token, attempts, response, expires_us - early_us, holder"
-            " FROM towline_records"
+            " FROM once_records"
         ).fetchall()
         for key, *fields in rows:
             record = _Record(*fields)

@@ -9,7 +9,7 @@ from towline_sim.proof.mutations import Edit, Mutation, body
 
 _BREAKER: Final = "towline_once.coordination.circuit_breaker"
 _SQL: Final = "towline_once.coordination.sql"
-_OR_OWN: Final = "OR towline_leases.holder = excluded.holder"
+_OR_OWN: Final = "OR once_leases.holder = excluded.holder"
 
 row = partial(Mutation, "locks")
 
@@ -26,15 +26,15 @@ ROWS: Final = (
             return await self._wire.call(place, there)
         """)], seed=141),
     row("dedup-forgets", "a mark is found again",
-        [Edit(f"{_SQL}:FIRST_TIME", "WHERE towline_seen.expires_us <= {now} OR",
+        [Edit(f"{_SQL}:FIRST_TIME", "WHERE once_seen.expires_us <= {now} OR",
               "WHERE true OR")]),
     row("ghost-lock", "a repeated call finds its own grant",
         [Edit(f"{_SQL}:TAKE", _OR_OWN, "")], seed=883),
     row("lock-not-compared", "a lock is taken only when it is free",
-        [Edit(f"{_SQL}:TAKE", f"WHERE towline_leases.expires_us <= {{{{now}}}} {_OR_OWN}",
+        [Edit(f"{_SQL}:TAKE", f"WHERE once_leases.expires_us <= {{{{now}}}} {_OR_OWN}",
               "WHERE true")]),
     row("lock-token-stands-still", "each grant has a new, larger token",
-        [Edit(f"{_SQL}:TAKE", "ELSE {{newer}} END", "ELSE towline_leases.token END")]),
+        [Edit(f"{_SQL}:TAKE", "ELSE {{newer}} END", "ELSE once_leases.token END")]),
     row("probe-for-ever", "a probe whose holder died comes back",
         [Edit(f"{_BREAKER}:admits", "(not circuit.probe or circuit.probe_until_us <= now)",
               "not circuit.probe")]),
@@ -45,7 +45,7 @@ ROWS: Final = (
     row("release-half-done", "a release cannot be cancelled half-way",
         [body("towline_once.background:Background.finish", "return await work")]),
     row("release-of-any-token", "only the holder can pass a lock on",
-        [Edit(f"{_SQL}:PASS_ON", "towline_leases.token = b.ended OR", "true OR")], seed=162),
+        [Edit(f"{_SQL}:PASS_ON", "once_leases.token = b.ended OR", "true OR")], seed=162),
     row("renewal-believed", "a renewal holds only if the store says so",
         [body(f"{_SQL}:SqlLeases.extend", "return True")]),
     row("renewal-dies-silently", "failure to renew cancels the work before the lease ends",

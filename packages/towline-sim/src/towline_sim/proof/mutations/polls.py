@@ -61,15 +61,15 @@ ROWS: Final = (
         [Edit(f"{_POLL}:walk", "next_since(asked_us, newest_us, place.grain_us)", "None"),
          body(f"{_POLL}:_Numbered.as_before", "return True")]),
     row("owner-not-known-again", "the delivery that acts on a thing keeps it through crashes",
-        [Edit(f"{_DEDUP}:OWN", "OR towline_seen.holder = excluded.holder", "")]),
+        [Edit(f"{_DEDUP}:OWN", "OR once_seen.holder = excluded.holder", "")]),
     row("owner-of-anything", "the first delivery to tell of a thing stays the one that acts on it",
-        [Edit(f"{_DEDUP}:OWN", "WHERE towline_seen.expires_us <= {now} "
-              "OR towline_seen.holder = excluded.holder", "WHERE true")]),
+        [Edit(f"{_DEDUP}:OWN", "WHERE once_seen.expires_us <= {now} "
+              "OR once_seen.holder = excluded.holder", "WHERE true")]),
     row("recovery-off", "deliveries that never arrived are taken in from the log",
         [body(f"{_LOST}:Recovery.sweep", "return []")]),
     row("said-since-the-watermark", "what was said is looked for since the last whole reading",
         [body(f"{_MARKS}:said_since", "return read_since(mark, now_us, overlap_us)")]),
     row("swap-any-version", "a document is replaced only by who has read it as it is",
         [Edit("towline_once.coordination.sql:REPLACE_DOCUMENT",
-              "AND towline_documents.version = b.version", "")]),
+              "AND once_documents.version = b.version", "")]),
 )  # fmt: skip

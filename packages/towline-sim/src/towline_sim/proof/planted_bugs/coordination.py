@@ -43,7 +43,7 @@ ROWS: Final = (
     dedup("mark-in-milliseconds", "times are kept in milliseconds",
         [Edit(f"{_SQL}:FIRST_TIME", "{now} + b.ttl_us", "{now} + b.ttl_us / 1000")]),
     dedup("own-mark-not-known", "a key that is there was seen",
-        [Edit(f"{_SQL}:FIRST_TIME", "OR towline_seen.holder = excluded.holder", "")]),
+        [Edit(f"{_SQL}:FIRST_TIME", "OR once_seen.holder = excluded.holder", "")]),
     lease("grace-taken-for-the-whole", "who is granted a lease has it",
         [body(f"{_ATTEMPT}._confirm", "return True")]),
     lease("granted-when-answered", "a lease counts from when we have it",
@@ -68,9 +68,9 @@ ROWS: Final = (
               "await self._pass_on(name, token)")]),
     lease("renewal-adds-up", "a renewal adds the lease's time to what is left",
         [Edit(f"{_SQL}:EXTEND", "expires_us = {now} + b.ttl_us",
-              "expires_us = towline_leases.expires_us + b.ttl_us")]),
+              "expires_us = once_leases.expires_us + b.ttl_us")]),
     lease("renewal-after-release", "the token alone names the holder",
-        [Edit(f"{_SQL}:EXTEND", "AND towline_leases.holder <> ''", "")],
+        [Edit(f"{_SQL}:EXTEND", "AND once_leases.holder <> ''", "")],
         not_found="200 seeds"),
     lease("renewed-when-answered", "a lease counts from when it was confirmed",
         [Edit(f"{_LEASE}._keep", "self.confirmed_at = sent_at",
@@ -82,6 +82,6 @@ ROWS: Final = (
     slot("slot-taken-twice", "who asks has no slot yet",
         [Edit(f"{_SQL}:TAKE_SLOT", "o.holder = b.holder", "1 = 0")]),
     slot("slots-counted-by-number", "the numbers keep the limit by themselves",
-        [Edit(f"{_SQL}:TAKE_SLOT", "AND b.most > ( SELECT count(*) FROM towline_slots n "
+        [Edit(f"{_SQL}:TAKE_SLOT", "AND b.most > ( SELECT count(*) FROM once_slots n "
               "WHERE n.name = b.name AND n.expires_us > {now})", "")]),
 )  # fmt: skip

@@ -28,5 +28,5 @@ ROWS: Final = (
         [Edit(f"{_STATE}:released", "attempts=record.attempts - 1", "attempts=0")]),
     row("result-gone-with-its-lock", "a record lasts as long as its lock",
         [Edit("towline_once.idempotency.sql:SETTLE", "expires_us = CASE WHEN",
-              "expires_us = CASE WHEN true THEN towline_records.lock_expires_us WHEN")]),
+              "expires_us = CASE WHEN true THEN once_records.lock_expires_us WHEN")]),
 )  # fmt: skip

@@ -262,7 +262,7 @@ class LocksScene:
         if counts["outage"] or counts["cut off"] or self._asked_late():
             return
         now = self.stage.server.clock.now_us()
-        found = "SELECT token, holder FROM towline_leases WHERE expires_us > ? AND holder <> ''"
+        found = "SELECT token, holder FROM once_leases WHERE expires_us > ? AND holder <> ''"
         alive = {one.program.locks._process_id: one.node for one in self.stage.live()}
         for token, holder in self.stage.server.db.execute(found, (now,)):
             node = alive.get(holder.partition(":")[0])

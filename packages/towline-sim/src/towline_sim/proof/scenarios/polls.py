@@ -50,7 +50,7 @@ from towline_sim.proof.scenarios.polls_forge import (
 
 
 class MarkWatch:
-    tables = frozenset({"towline_deliveries", "towline_documents"})
+    tables = frozenset({"towline_deliveries", "once_documents"})
 
     def __init__(self, stage: Stage, forge: Forge, place: str) -> None:
         self._stage = stage
@@ -68,7 +68,7 @@ class MarkWatch:
         lost = self.stored - set(keys)
         self._stage.expect(not lost, f"deliveries have vanished: {sorted(lost)}")
         self.stored = set(keys)
-        for name, body in db.execute("SELECT name, body FROM towline_documents"):
+        for name, body in db.execute("SELECT name, body FROM once_documents"):
             if name in self._documents and body and self._seen.get(name) != body:
                 self._seen[name] = body
                 self._documents[name](body)
@@ -312,7 +312,7 @@ class PollsScene:
 
     def _polled_since_us(self) -> float:
         """History before the first reading is not replayed."""
-        rows = self._rows("SELECT body FROM towline_documents WHERE name LIKE 'poll %'")
+        rows = self._rows("SELECT body FROM once_documents WHERE name LIKE 'poll %'")
         began_us = int(orjson.loads(rows[0][0])["began_us"]) if rows else 0
         return math.inf if self.overfull else began_us
 

@@ -549,7 +549,7 @@ _TRY_AGAIN: Final = "given back"
 class PullWatch:
     """Records of pull requests against their own logs, and against what arrived at the world."""
 
-    tables = frozenset({"towline_prs", "towline_documents"})
+    tables = frozenset({"towline_prs", "once_documents"})
 
     def __init__(self, stage: Stage, *, observe: bool) -> None:
         self._stage = stage
@@ -807,7 +807,7 @@ class PullWatch:
     def _look_at_breakers(self, db: Any) -> None:
         now = self._stage.server.clock.now_us()
         for name, body in db.execute(
-            "SELECT name, body FROM towline_documents WHERE name LIKE 'breaker %'"
+            "SELECT name, body FROM once_documents WHERE name LIKE 'breaker %'"
         ):
             after = orjson.loads(body)
             before = self.breakers.get(name, after)
