@@ -31,8 +31,8 @@ class Block(NamedTuple):
 
 
 def pages() -> list[str]:
-    """README and everything in docs."""
-    found = sorted((ROOT / "docs").rglob("*.md"))
+    """The README of each distribution, and everything in docs."""
+    found = [*sorted(ROOT.glob("packages/*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return ["README.md", *(page.relative_to(ROOT).as_posix() for page in found)]
 
 

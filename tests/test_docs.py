@@ -59,6 +59,22 @@ def test_tutorial(tmp_path: Path) -> None:
     assert outputs[1][:2] == ["False {'run': 7}", "False {'run': 7}"]
 
 
+@pytest.mark.parametrize("package", ["towline-once", "towline-sim"])
+def test_readme_of_a_package(package: str, tmp_path: Path) -> None:
+    """Its example is a program that prints what the README says."""
+    (program,) = blocks(f"packages/{package}/README.md", "python")
+    (printed,) = blocks(f"packages/{package}/README.md", "text")
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ran.stdout == printed
+
+
 def test_every_counter_and_name_is_in_the_reference() -> None:
     """The reference names every counter and every public name of the library."""
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
