@@ -39,7 +39,7 @@ test: $(VENV)/.dev $(VENV)/.client ## the gate: check, floors, every test on rea
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=worksteal --ignore=tests/sandbox $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/sandbox
 
-proof: $(VENV)/.dev ## all that the gate has a part of, in full size: about an hour; SEEDS=10000
+proof: $(VENV)/.dev ## all that the gate has a part of, in full size; SEEDS=10000
 	$(BIN)/python -m scripts.proof --seeds $(SEEDS) $(PROOF_ARGS)
 
 chaos: $(VENV)/.dev ## an hour of faults on real servers; CHAOS_ARGS="--minutes 10 --seed 7"

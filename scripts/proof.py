@@ -77,7 +77,7 @@ def run(step: Step) -> Result:
     """What it prints is shown as it comes."""
     began = time.monotonic()
     said = bytearray()
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **step.environment}
+    environment = {**os.environ, "COLUMNS": "160", "PYTHONUNBUFFERED": "1", **step.environment}
     with subprocess.Popen(
         step.command, cwd=ROOT, env=environment, stdout=subprocess.PIPE
     ) as process:

@@ -84,7 +84,12 @@ class Plane:
             ready=self.ready(ready_seconds),
             bell=self.rings,
             hours=HookHours(self.database),
+            **self.rooms(),
         )
+
+    def rooms(self) -> dict[str, Any]:
+        """What the app serves beside the inbox and its jobs."""
+        return {}
 
     async def receive(self, *names: str, hook: int = 7, payload: Any = None) -> None:
         """Take in deliveries at the same time."""

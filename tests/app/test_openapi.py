@@ -5,17 +5,25 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import httpx2
 import pytest
 
-from scripts.openapi_lint import complaints_about, documents
+from scripts import openapi_lint
+from scripts.openapi_lint import complaints_about
 from tests.http.asgi_client import serving
 from towline.app.service import Service
 from towline.app.web import apps_of
 from towline.config import Settings
 from towline.http.openapi import operations_of
+
+
+@cache
+def documents() -> Mapping[str, Any]:
+    """Built once: a test that spoils one has a copy."""
+    return openapi_lint.documents()
 
 
 @asynccontextmanager

@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from fastapi import FastAPI
 
-from tests.app.control_plane import COOLDOWN_US, SECRET, plane_on
+from tests.app.control_plane import SECRET, plane_on
 from tests.http.asgi_client import serving
 from tests.pulls.tow_plane import KEYS, TowPlane
-from towline.app.control_plane import create_control_app
 from towline.dashboard.collaborators import Desk
 from towline.dashboard.queries import SqlInsights
 from towline.dashboard.session import Sessions
 from towline.dashboard.session_store import SqlSessions
 from towline.fix.http import Runs
 from towline.fix.store import RunStore
-from towline.inbox.lost_deliveries import HookHours
-from towline.reconciler.access import Tow
 from towline_once.db.statement import Statement
 
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
@@ -41,25 +37,13 @@ class DashboardPlane(TowPlane):
         rows = SqlSessions(self.database)
         self.sessions = Sessions(self.keyring, rows, self.clock, lambda: SECRET)
 
-    def app(self, ready_seconds: float = 2.0) -> FastAPI:
+    def rooms(self) -> dict[str, Any]:
         forges: Any = {"github": self.rig.forge}
-        return create_control_app(
-            inbox=self.inbox,
-            jobs=self.jobs,
-            keyring=self.keyring,
-            clock=self.clock,
-            audit=self.audited,
-            cooldown_us=COOLDOWN_US,
-            ready=self.ready(ready_seconds),
-            bell=self.rings,
-            hours=HookHours(self.database),
-            tow=Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board),
-            runs=Runs(self.runs, 3),
-            desk=Desk(
-                self.insights, self.sessions, None, self.audit_file, forges,
-                troubles=lambda: self.troubles,
-            ),
+        desk = Desk(
+            self.insights, self.sessions, None, self.audit_file, forges,
+            troubles=lambda: self.troubles,
         )  # fmt: skip
+        return {**super().rooms(), "runs": Runs(self.runs, 3), "desk": desk}
 
     async def fill(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Many at once, as a migration would bring them."""

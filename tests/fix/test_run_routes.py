@@ -8,17 +8,14 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI
 
-from tests.app.control_plane import COOLDOWN_US, READ_ONLY, Plane, is_problem, plane_on
+from tests.app.control_plane import READ_ONLY, Plane, is_problem, plane_on
 from tests.http.asgi_client import serving
 from tests.pulls.tow_plane import AS_DEPUTY, KEYS
-from towline.app.control_plane import create_control_app
 from towline.fix.http import Runs
 from towline.fix.model import Errand, RunRecord, StageRecord
 from towline.fix.starter import run_job
 from towline.fix.store import RunStore
-from towline.inbox.lost_deliveries import HookHours
 from towline.jobs.model import OWN_QUEUE, Wish
 from towline_once.coordination.rate_limit import Rates, rate_of
 
@@ -32,19 +29,8 @@ class RunPlane(Plane):
         super().__post_init__()
         self.runs = RunStore(self.database, self.rings)
 
-    def app(self, ready_seconds: float = 2.0) -> FastAPI:
-        return create_control_app(
-            inbox=self.inbox,
-            jobs=self.jobs,
-            keyring=self.keyring,
-            clock=self.clock,
-            audit=self.audited,
-            cooldown_us=COOLDOWN_US,
-            ready=self.ready(ready_seconds),
-            bell=self.rings,
-            hours=HookHours(self.database),
-            runs=Runs(self.runs, 3),
-        )
+    def rooms(self) -> dict[str, Any]:
+        return {**super().rooms(), "runs": Runs(self.runs, 3)}
 
     async def ask(self, key: str) -> tuple[RunRecord, bool]:
         """A run that takes its place: one may start at once, and then one at each interval."""

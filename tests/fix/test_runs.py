@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.app.control_plane import Rings
 from tests.clocks import ManualClock
-from towline.db import database_for
 from towline.fix.model import STAGES, Advisory, Errand, RunRecord, Stage, StageRecord
 from towline.fix.store import LONGEST_LOG, RunStore
 from towline.jobs.model import OWN_QUEUE, JobState, NewJob, Settlement, Wish
@@ -25,24 +24,6 @@ FULL = Errand(
     advisory=Advisory(id="CVE-2024-1", package="x", fixed="1.2"), vulnerability_id="CVE-2024-1",
     replaces=7, requested_by="octocat", url="https://forge.example", more={"source": "github"},
 )  # fmt: skip
-
-
-class Rung(list[str]):
-    def ring(self, job_ids: Sequence[str] = ()) -> None:
-        self.extend(job_ids)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture
@@ -93,7 +74,7 @@ async def test_one_run_for_a_key_and_for_an_event(
     database: Database, key: str, event_id: str
 ) -> None:
     """Whichever of the two is known, the run is; and no second job is queued."""
-    rung = Rung()
+    rung = Rings()
     runs, jobs = RunStore(database, rung), JobStore(database)
     first = await made(runs)
     again, created = await runs.get_or_create(key, event_id, errand(), "b", a_job("job_again"))
@@ -297,7 +278,7 @@ async def test_unblocking_keeps_what_was_to_be_opened(runs: RunStore) -> None:
 
 async def test_unblocking_begins_anew(database: Database) -> None:
     """Fresh attempts, no stages, a job, and who did it; once, however many ask."""
-    rung = Rung()
+    rung = Rings()
     runs = RunStore(database, rung)
     await made(runs)
     run = await runs.begin("k", 1)

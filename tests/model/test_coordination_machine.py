@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.clocks import ManualClock
 from tests.model.coordination_model import Model, Shown
+from tests.model.lockstep import run_machine
 from tests.sizes import size
 from towline_once.backends import Backend, backend_for
 from towline_once.coordination.rate_limit import rate_of, verdict
@@ -244,8 +244,8 @@ class Lockstep(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def fleet(sqlite_url: str, postgres_url: str, redis_url: str) -> Iterator[Fleet]:
-    ships = Fleet(["memory://", sqlite_url, postgres_url, redis_url])
+def fleet(every_url: list[str]) -> Iterator[Fleet]:
+    ships = Fleet(every_url)
     yield ships
     ships.close()
 
@@ -254,14 +254,4 @@ def fleet(sqlite_url: str, postgres_url: str, redis_url: str) -> Iterator[Fleet]
 @pytest.mark.full_size
 def test_every_backend_agrees_with_the_model(fleet: Fleet) -> None:
     """Whatever is asked in whatever order, all four give the answers of plain dictionaries."""
-    machine = type("Lockstep", (Lockstep,), {"fleet": fleet})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-        ),
-    )
+    run_machine(Lockstep, fleet, EXAMPLES, STEPS)

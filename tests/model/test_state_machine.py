@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -17,11 +16,11 @@ from hypothesis.stateful import (
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.clocks import ManualClock
 from tests.model.idempotency_model import Answer, Model, Place
+from tests.model.lockstep import run_machine
 from towline import Claim, Idempotency, InFlight
 from towline_once.db.statement import Statement
 
@@ -203,8 +202,8 @@ def shown(record: Any) -> Any:
 
 
 @pytest.fixture
-def fleet(sqlite_url: str, postgres_url: str, redis_url: str) -> Iterator[Fleet]:
-    ships = Fleet(["memory://", sqlite_url, postgres_url, redis_url])
+def fleet(every_url: list[str]) -> Iterator[Fleet]:
+    ships = Fleet(every_url)
     yield ships
     ships.close()
 
@@ -213,14 +212,4 @@ def fleet(sqlite_url: str, postgres_url: str, redis_url: str) -> Iterator[Fleet]
 @pytest.mark.full_size
 def test_every_backend_agrees_with_the_model(fleet: Fleet) -> None:
     """Whatever is done in whatever order, all four give the answers of one plain dictionary."""
-    machine = type("Lockstep", (Lockstep,), {"fleet": fleet})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-        ),
-    )
+    run_machine(Lockstep, fleet, EXAMPLES, STEPS)

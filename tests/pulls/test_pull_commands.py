@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -12,35 +11,13 @@ import pytest
 
 from tests.app.control_plane import READ_ONLY, WITH_KEY, is_problem
 from tests.http.asgi_client import serving
-from tests.pulls.tow_plane import AS_DEPUTY, TowPlane, tow_plane_on
+from tests.pulls.tow_plane import AS_DEPUTY, TowPlane
 from towline.pulls.command_rules import ALLOWED_IN
 from towline.pulls.lifecycle import STATES
 from towline.slash_commands import COMMANDS
 
 REBUILD = {"command": "/rebuild"}
 HOUR = 3600.0
-
-
-@pytest.fixture
-async def plane(sql_url: str) -> AsyncIterator[TowPlane]:
-    """Each SQL backend in turn."""
-    async with tow_plane_on(sql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def client(plane: TowPlane) -> AsyncIterator[httpx2.AsyncClient]:
-    """Somebody who may look and order."""
-    async with serving(plane.app()) as opened:
-        opened.headers.update(AS_DEPUTY)
-        yield opened
-
-
-@pytest.fixture
-async def local(sqlite_url: str) -> AsyncIterator[TowPlane]:
-    """A store for what does not depend on it."""
-    async with tow_plane_on(sqlite_url) as opened:
-        yield opened
 
 
 async def params_of(plane: TowPlane, job_id: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -18,21 +17,6 @@ from towline.pulls.policy import RepoPolicy, TowPolicy
 
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 HOUR = 3600.0
-
-
-@pytest.fixture
-async def plane(sql_url: str) -> AsyncIterator[TowPlane]:
-    """Each SQL backend in turn."""
-    async with tow_plane_on(sql_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def client(plane: TowPlane) -> AsyncIterator[httpx2.AsyncClient]:
-    """Somebody who may look and order."""
-    async with serving(plane.app()) as opened:
-        opened.headers.update(AS_DEPUTY)
-        yield opened
 
 
 async def listed(client: httpx2.AsyncClient, path: str, **query: Any) -> list[list[str]]:

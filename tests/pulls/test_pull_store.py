@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
+from tests.app.control_plane import Rings
 from tests.clocks import ManualClock
 from tests.pulls.pull_words import REPO, check, facts, new_record, policy, pull, review
 from towline.db import database_for
@@ -23,24 +23,6 @@ from towline_once.db.statement import Database, Statement
 from towline_once.errors import TowlineError
 
 MINUTE_US = 60_000_000
-
-
-class Rung(list[str]):
-    def ring(self, job_ids: Sequence[str] = ()) -> None:
-        self.extend(job_ids)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    await opened.connect()
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture
@@ -164,7 +146,7 @@ async def test_a_decision_that_fails_writes_nothing(pulls: PullStore) -> None:
 
 async def test_jobs_are_queued_with_the_change(database: Database) -> None:
     """In one transaction, and the bell rings after it; a repeat queues nothing."""
-    rung = Rung()
+    rung = Rings()
     pulls, jobs = PullStore(database, rung), JobStore(database)
     mine, remote = NewJob("job_1", OWN_QUEUE, "escalate"), NewJob("job_2", "fix", "fix")
 

@@ -6,15 +6,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
-
-from tests.app.control_plane import COOLDOWN_US, GIVEN, Plane, plane_on
+from tests.app.control_plane import GIVEN, Plane, plane_on
 from tests.reconciler.tow_rig import Rig
-from towline.app.control_plane import create_control_app
 from towline.commands.service import Bridge
 from towline.config import ApiKeySettings
 from towline.forges.snapshot import PullRef
-from towline.inbox.lost_deliveries import HookHours
 from towline.pulls.budgets import none_used
 from towline.pulls.facts import Facts
 from towline.pulls.model import PullEvent, PullRecord
@@ -71,19 +67,9 @@ class TowPlane(Plane):
 
         return BreakerBoard(self.documents, open_one, always=[GLOBAL])
 
-    def app(self, ready_seconds: float = 2.0) -> FastAPI:
-        return create_control_app(
-            inbox=self.inbox,
-            jobs=self.jobs,
-            keyring=self.keyring,
-            clock=self.clock,
-            audit=self.audited,
-            cooldown_us=COOLDOWN_US,
-            ready=self.ready(ready_seconds),
-            bell=self.rings,
-            hours=HookHours(self.database),
-            tow=Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board),
-        )
+    def rooms(self) -> dict[str, Any]:
+        tow = Tow(self.pulls, self.policy, self.bridge, self.rig.reconciler, self.board)
+        return {**super().rooms(), "tow": tow}
 
     async def tow(
         self,

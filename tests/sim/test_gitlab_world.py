@@ -11,11 +11,6 @@ from towline_sim.gitlab.world import GitLabWorld, SimMergeRequest
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def world(clock: ManualClock) -> GitLabWorld:
     return GitLabWorld(clock)
 

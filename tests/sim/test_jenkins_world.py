@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
-
 from tests.clocks import ManualClock
 from towline_sim.jenkins import JenkinsWorld, SimBuild
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 def test_executors_bound_what_runs_at_once(clock: ManualClock) -> None:

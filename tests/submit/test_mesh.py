@@ -80,18 +80,6 @@ class Site(NamedTuple):
         return await self.http.get(f"/mesh/requests/{request_id}", headers={"x-api-key": client})
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def database(sql_url: str, clock: ManualClock) -> AsyncIterator[Database]:
-    opened = database_for(sql_url, clock)
-    yield opened
-    await opened.aclose()
-
-
 @asynccontextmanager
 async def site_on(database: Database, clock: ManualClock, **policy: Any) -> AsyncIterator[Site]:
     process = Process(database, clock, **policy)
