@@ -38,7 +38,9 @@ from towline_once.errors import NotIsolated
 
 POSTGRES_OVERRIDE = os.environ.get("TOWLINE_TEST_POSTGRES_URL")
 REDIS_OVERRIDE = os.environ.get("TOWLINE_TEST_REDIS_URL")
-SLOW_ROOMS = frozenset({"browser", "chaos", "e2e", "faults", "hosts", "processes", "sandbox"})
+SLOW_ROOMS = frozenset(
+    {"browser", "chaos", "e2e", "faults", "hosts", "processes", "proof", "sandbox"}
+)
 NO_PLUG_IS_PULLED = ("fsync=off", "full_page_writes=off")
 """A killed server loses nothing that it has written; only a machine that goes down would."""
 
@@ -46,7 +48,7 @@ load_hypothesis_profile()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts servers, programs or browsers of its own is slow, whichever test it is."""
+    """Where servers, programs, browsers or many seeds are started all is slow, whichever test."""
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in SLOW_ROOMS:
             item.add_marker(pytest.mark.slow)

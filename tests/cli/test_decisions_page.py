@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from tests.docs_pages import shown
@@ -13,6 +14,7 @@ from towline.config import load
 _PAGE = "docs/how-to/check-decisions.md"
 
 
+@pytest.mark.slow
 def test_every_line_of_the_page(stormy_url: str, tmp_path: Path) -> None:
     """Each exits with zero and prints something; the settings take the table that one writes."""
     lines = [line for block in shown(_PAGE, "sh") for line in block.splitlines()]

@@ -46,6 +46,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "towline", "demo", "--no-browser", *arguments]
 
 
+@pytest.mark.slow
 async def test_within_two_minutes_all_is_seen(tmp_path: Path) -> None:
     """One heals, one needs a person, the breaker trips and recovers, by the tow's own work."""
     with bound("127.0.0.1", 0) as listening:
@@ -69,6 +70,7 @@ async def _healed(what: str) -> tuple[str, int]:
     return repo, int(number)
 
 
+@pytest.mark.slow
 def test_it_ends_by_itself() -> None:
     """`--for` bounds it: it says where to look and what was seen, and leaves nothing behind."""
     done = subprocess.run(

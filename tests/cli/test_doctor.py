@@ -198,6 +198,7 @@ argv = ["no-such-agent-here", "--go"]
     assert "no-such-agent-here" in told
 
 
+@pytest.mark.slow
 async def test_a_machine_without_isolation(tmp_path: Path) -> None:
     """It fails where fixes are made, and says what to do; `none` is a warning in any case."""
     fixing = "[fix]\nrepos = ['demo/app']\n"

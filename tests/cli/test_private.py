@@ -162,6 +162,7 @@ async def test_the_doctor_names_short_secrets(tmp_path: Path) -> None:
     assert (await examined(tmp_path)).verdicts("secrets") == ["ok"]
 
 
+@pytest.mark.slow
 def test_two_that_start_at_once_have_one_secret(tmp_path: Path, postgres_url: str) -> None:
     """On one machine and one PostgreSQL: a session of the one opens the other."""
     home = tmp_path / "state"
@@ -216,6 +217,7 @@ def test_a_reader_of_the_file_can_sign_nothing(tmp_path: Path) -> None:
         started.stop()
 
 
+@pytest.mark.slow
 def test_keys_that_are_not_sealed_go_on_working(tmp_path: Path) -> None:
     """They open the API, and are sealed at their first use."""
     url = f"sqlite:///{tmp_path / 'towline.db'}"
@@ -239,6 +241,7 @@ def test_keys_that_are_not_sealed_go_on_working(tmp_path: Path) -> None:
         assert second.stop() == 0
 
 
+@pytest.mark.slow
 async def test_another_secret_is_told(tmp_path: Path) -> None:
     """One line at the start, one when the key is used, and a warning of the doctor."""
     url = f"sqlite:///{tmp_path / 'towline.db'}"
@@ -286,6 +289,7 @@ async def test_a_secret_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/api/prs", "/mesh/requests/none", "/metrics", "/api/sessions"])
 def test_wrong_keys_are_slowed_everywhere(tmp_path: Path, path: str) -> None:
     """After ten there is 429 with Retry-After; a right key passes, there and elsewhere."""

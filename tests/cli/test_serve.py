@@ -52,6 +52,7 @@ def keys_said(program: Program) -> list[str]:
     return KEY.findall("".join(program.output))
 
 
+@pytest.mark.slow
 def test_first_and_second_start(tmp_path: Path, sqlite_url: str) -> None:
     """The first makes a key and shows it once; it opens the API, also after the second start."""
     with program(tmp_path, sqlite_url) as first:

@@ -169,6 +169,7 @@ async def test_a_failing_test_stops_it(place: Place) -> None:
     await process.github.aclose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "on",
     [

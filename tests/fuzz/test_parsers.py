@@ -63,6 +63,7 @@ def test_any_bytes(target: Target) -> None:
     played()
 
 
+@pytest.mark.slow
 @each_target
 def test_no_input_takes_long(target: Target) -> None:
     """A word thousands of times over, alone and within a sound input, is dealt with in no time."""

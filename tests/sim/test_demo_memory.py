@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import tracemalloc
 
+import pytest
+
 from tests.clocks import ManualClock
 from towline_sim.demo.clock import DemoClock
 from towline_sim.demo.world import DemoWorld
@@ -15,6 +17,7 @@ MOST_AN_HOUR = 1_300_000
 """Bytes: the commits of main, which are kept as git keeps them. The demo's hour has sixty."""
 
 
+@pytest.mark.slow
 def test_an_hour_of_the_world_takes_little_memory() -> None:
     """What ended is forgotten, and no list of files is kept for long."""
     base = ManualClock()
