@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +11,6 @@ from towline.app.policy import command_of, fix_rules_of
 from towline.app.tow import Outside
 from towline.config import DEFAULT_FILE, Settings, variables
 from towline.config.fix import FixSettings
-from towline.events import Event
 from towline.fix.audit_schedule import AUDIT, AuditHandler, AuditStarter, schedules_of
 from towline.fix.checks import Safety, Scans, Validation
 from towline.fix.fixers import load_fixers
@@ -26,7 +24,6 @@ from towline.fix.store import RunStore
 from towline.git.repository import GitOptions, GitRepositories
 from towline.git.worktree import Author
 from towline.inbox.dispatch import Track
-from towline.inbox.model import Stored
 from towline.jobs.model import Claimed
 from towline.jobs.runner import Handler
 from towline.jobs.store import JobStore
@@ -75,15 +72,10 @@ class FixService:
         self._handler: FixHandler | None = None
         self._auditor: AuditHandler | None = None
 
-    def beside(self, track: Track) -> Track:
-        """Both get each delivery; each may get it twice."""
-
-        async def both(stored: Stored, events: Sequence[Event]) -> None:
-            await track(stored, events)
-            await self._starter(stored, events)
-            await self._audits(stored, events)
-
-        return both
+    @property
+    def listeners(self) -> tuple[Track, ...]:
+        """What is told of each delivery; each bears to be told twice."""
+        return self._starter, self._audits
 
     def schedules(self) -> dict[str, str]:
         """Cron expressions of audits, by name."""

@@ -37,7 +37,7 @@ from towline.http.key_store import SqlApiKeys
 from towline.http.readiness import Readiness
 from towline.http.repeatable import Ledger, RepeatableWrites
 from towline.http.secret_check import warn_of_other_secrets
-from towline.inbox.dispatch import DeliveryHandler
+from towline.inbox.dispatch import DeliveryHandler, in_turn
 from towline.inbox.http import HookLimits, Hooks
 from towline.inbox.ingest import DELIVERY, Ingest, Sender
 from towline.inbox.lost_deliveries import HookHours, Recovery
@@ -145,7 +145,8 @@ class Service:
         self.fix = FixService(
             settings, self.database, self.jobs, self._locks, self.clock, self.tow.outside, rates
         )
-        self._first = first_told(self.fix.beside(self.tow.tracker), self.database, settings)
+        heard_by = in_turn(self.tow.tracker, *self.fix.listeners)
+        self._first = first_told(heard_by, self.database, settings)
         self._pollers = pollers_of(
             settings, self.database, self.inbox, self.ingest, self.clock, app
         )

@@ -15,8 +15,8 @@ from towline.fix.attempt import Attempt, Locks, StageEnd, held
 from towline.fix.fixers.base import Fixer, Plan
 from towline.fix.metrics import PR_SKIPPED
 from towline.fix.model import ALREADY_PROPOSED, Errand
-from towline.fix.publish import look_beside
 from towline.fix.requests import check_of
+from towline.fix.siblings import look_beside
 from towline.fix.store import RunStore
 from towline.forges.base import Forge, Publisher
 from towline.forges.credentials import no_credentials

@@ -29,14 +29,13 @@ from towline.fix.model import (
     RunRecord,
     Stage,
     StageRecord,
-    comes_first,
     digest_of,
     subject_of,
 )
+from towline.fix.siblings import look_beside
 from towline.fix.store import RunStore
 from towline.forges.base import Forge, NewPull, Publisher
 from towline.forges.credentials import no_credentials
-from towline.forges.snapshot import PullRef, Snapshot
 from towline.git.workspace import BranchMoved, Repositories, Workspace
 from towline_once.errors import Definitive, LeaseLost, LockTimeout, Transient
 from towline_once.ports import Clock
@@ -352,41 +351,3 @@ def intended(run: RunRecord) -> Intended | None:
 def is_under_way(run: RunRecord) -> bool:
     """Whether a push or an opening was begun whose outcome is not known."""
     return intended(run) is not None or run.opening is not None
-
-
-class Looked(NamedTuple):
-    """What other runs for the same thing have at the forge, or may have any moment."""
-
-    beside: Beside
-    open_url: str | None = None
-    """Of a pull request that is not decided on yet."""
-    awaited: str | None = None
-    """The run that is about to open one, and comes first."""
-
-
-async def look_beside(
-    runs: RunStore,
-    forges: Mapping[str, Forge],
-    publishers: Mapping[str, Publisher],
-    attempt: Attempt,
-) -> Looked:
-    errand, awaited = attempt.errand, None
-    beside = await runs.beside(attempt.run.errand, attempt.run.run_key)
-    forge, publisher = forges.get(errand.forge), publishers.get(errand.forge)
-    urls: dict[PullRef, str | None] = {}
-    for rival in beside.runs:
-        number, url = rival.last_pr_number, rival.last_pr_url
-        if rival.opening is not None and publisher is not None:
-            found = await publisher.find_pull(errand.repo, *rival.opening)
-            number, url = (found.number, found.url) if found is not None else (None, None)
-            if found is None and comes_first(rival, attempt.run):
-                awaited = rival.run_id
-        if number is not None and number != errand.replaces:
-            urls[PullRef(errand.forge, errand.repo, number)] = url
-    seen = await forge.look(list(urls)) if forge is not None and urls else {}
-    still_open = [url for ref, url in urls.items() if ref in seen and _is_open(seen[ref])]
-    return Looked(beside, still_open[0] if still_open else None, awaited)
-
-
-def _is_open(sight: Snapshot) -> bool:
-    return sight.pull.state == "open"

@@ -28,6 +28,16 @@ async def _nobody(stored: Stored, events: Sequence[Event]) -> None:
     return None
 
 
+def in_turn(*tracks: Track) -> Track:
+    """One that tells each of these of a delivery, in this order."""
+
+    async def tell_all(stored: Stored, events: Sequence[Event]) -> None:
+        for track in tracks:
+            await track(stored, events)
+
+    return tell_all
+
+
 class DeliveryHandler:
     """`track` gets each delivery's events; it must bear to get them twice."""
 
