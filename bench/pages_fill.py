@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from typing import Any
+from typing import Any, get_args
 
-from towline.dashboard.fleet import ORDER, RULES
+from towline.dashboard.fleet import ORDER
 from towline.pulls.lifecycle import TERMINAL
+from towline.reconciler.rules import RuleName
 
 REPOS = 200
+_RULES = get_args(RuleName)
 LONG_REPO, LONG_NUMBER, LONG_LOG = "octo-org/app-1", 1, 5_000
 _FACTS = json.dumps(
     {
@@ -123,7 +125,7 @@ def fill(path: str, pulls: int, events: int) -> None:
     db.execute("PRAGMA synchronous=OFF")
     db.execute("PRAGMA cache_size=-400000")
     db.execute("BEGIN")
-    _run(db, _PULLS, pulls, states=_states(), rules=_cases(RULES), rule_count=len(RULES),
+    _run(db, _PULLS, pulls, states=_states(), rules=_cases(_RULES), rule_count=len(_RULES),
          libraries=_cases(_LIBRARIES), library_count=len(_LIBRARIES), facts=_FACTS,
          evidence="x" * 300)  # fmt: skip
     db.execute(_REPOS)

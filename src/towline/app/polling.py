@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from towline.config import Settings
 from towline.forges.polling import Polled
+from towline.forges.registry import FORGES
 from towline.inbox.dispatch import Track
 from towline.inbox.ingest import Ingest
 from towline.inbox.poll import Pollers, PollRules
@@ -17,8 +19,6 @@ from towline_once.ports import Clock
 
 if TYPE_CHECKING:
     from towline.forges.github.auth import GitHubApp
-
-_DEADLINE_SECONDS = 15.0
 
 
 def first_told(track: Track, database: Database, settings: Settings) -> FirstTold:
@@ -38,22 +38,11 @@ def pollers_of(
     polling = settings.polling
     rules = PollRules(polling.every_seconds, polling.overlap_seconds, polling.max_pages)
     places: list[Polled] = []
-    if polling.github:
-        from towline.forges.github.auth import Access
-        from towline.forges.github.client import github_client
-        from towline.forges.github.polling import GitHubPolling
-
-        rest = github_client(settings.github.api_url, clock, deadline_seconds=_DEADLINE_SECONDS)
-        token = None if app is not None else settings.github.token
-        access = Access(rest, token=token, app=app)
-        places += [GitHubPolling(access, repo) for repo in polling.github]
-    if polling.gitlab:
-        from towline.forges.gitlab.client import GitLabApi
-        from towline.forges.gitlab.polling import GitLabPolling
-
-        gitlab = settings.gitlab
-        api = GitLabApi(gitlab.api_url, clock, gitlab.token or "", _DEADLINE_SECONDS)
-        places += [GitLabPolling(api, repo) for repo in polling.gitlab]
+    for name, kind in FORGES.items():
+        if repos := getattr(polling, name):
+            its_app = app if kind.has_apps else None
+            module = importlib.import_module(kind.module)
+            places += module.polled(getattr(settings, name), repos, clock, its_app)
     if polling.jira:
         from towline.integrations.jira.client import Jira, JiraPolling
 

@@ -12,10 +12,8 @@ from towline.app.policy import breaker_limits_of, policy_of
 from towline.commands.comments import COMMENT
 from towline.commands.service import COMMAND, Bridge
 from towline.config import Settings
-from towline.events import Commented
 from towline.forges.base import Forge
 from towline.forges.registry import FORGES
-from towline.inbox.model import Stored
 from towline.integrations.ci import Ci
 from towline.integrations.notify import AppriseNotifier, Notifier
 from towline.jobs.model import Bell
@@ -78,7 +76,7 @@ def outside_of(settings: Settings, clock: Clock, app: GitHubApp | None) -> Outsi
     jenkins = settings.jenkins
     for name, kind in FORGES.items():
         own = getattr(settings, name)
-        its_app = app if name == "github" else None
+        its_app = app if kind.has_apps else None
         if own.token or its_app is not None:
             connect = importlib.import_module(kind.module).connect
             forges[name] = connect(own, clock, its_app)
@@ -135,7 +133,7 @@ class TowParts:
             self.pulls, jobs, forges, remediator, SqlRates(database), self.policy, clock, bell
         )
         self.parking = Parking(database)
-        self.tracker = Tracker(self.pulls, self.parking, self.policy.context, self._ordered)
+        self.tracker = Tracker(self.pulls, self.parking, self.policy.context, self.bridge.orders)
         self._discoverer = Discoverer(
             self.pulls,
             forges,
@@ -146,9 +144,6 @@ class TowParts:
         urls = settings.notify.urls
         notifier = outside.notifier or (AppriseNotifier(urls) if urls else None)
         self._escalations = Escalations(self.pulls, forges, notifier)
-
-    async def _ordered(self, event: Commented, stored: Stored) -> None:
-        await self.bridge.orders(event, stored)
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -177,8 +172,8 @@ class TowParts:
 
 
 def _repos_to_look_at(settings: Settings, forges: Mapping[str, Forge]) -> dict[str, list[str]]:
-    """Settings do not say at which forge a repository is: at the one there is, or at GitHub."""
-    name = "github" if "github" in forges else next(iter(forges), "github")
+    """Settings do not say at which forge a repository is: at the first that there is."""
+    name = next((name for name in FORGES if name in forges), next(iter(FORGES)))
     return {name: list(settings.tow.repos)}
 
 

@@ -12,7 +12,7 @@ from towline.forges.snapshot import PullRef
 from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import EventSource, PullEvent, PullRecord
 from towline.pulls.store import Change, PullStore
-from towline.remediation.record_changes import Order, closing, entered
+from towline.remediation.record_changes import Order, closing, move_to
 from towline.remediation.strategies import OUTCOME, REMEDIES
 from towline.slash_commands import Command
 from towline_once.errors import Rejected
@@ -140,7 +140,7 @@ def left_to_a_person(
         }
         if record.state == "NEEDS_INTERVENTION" and target not in TERMINAL:
             payload |= {"from": record.state, "to": target}
-            record = entered(record, target, now_us)
+            record = move_to(record, target, now_us)
         event = PullEvent(OUTCOME, order.source, now_us, payload, key=f"unneeded {order.id}")
         return Change(record, [event])
 

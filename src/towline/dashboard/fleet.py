@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from starlette.responses import Response
 
@@ -23,7 +23,7 @@ from towline.pulls.policy import TowPolicy
 from towline.pulls.staleness import is_stale
 from towline.reconciler.access import Tow
 from towline.reconciler.http import reset_breakers
-from towline.reconciler.rules import STRATEGY_OF
+from towline.reconciler.rules import STRATEGY_OF, RuleName
 from towline_once.asgi.messages import Problem
 
 # ------------------------------------------------------------------ the board
@@ -49,20 +49,7 @@ ORDER: Final[tuple[State, ...]] = (
     "MERGED",
     "CLOSED",
 )
-"""What needs a person comes first."""
-RULES: Final = (
-    "merge_conflict",
-    "branch_behind",
-    "checks_transient",
-    "checks_persistent",
-    "policy_bot_stale",
-    "policy_failed_sod",
-    "policy_failed_other",
-    "approver_bot_stale",
-    "automerge_bot_stale",
-    "within_threshold",
-    "fallthrough",
-)
+"""What somebody should look at comes first."""
 
 
 class Card(NamedTuple):
@@ -329,7 +316,7 @@ async def fleet(visit: Visit) -> Response:
         filtered=any(given.values()),
         following=following,
         repos=await visit.desk.insights.repos(MOST_REPOS),
-        rules=RULES,
+        rules=get_args(RuleName),
         order=ORDER,
         most_counted=MOST_COUNTED,
     )

@@ -35,6 +35,9 @@ class Page(NamedTuple):
     """The cursor of the page after this one."""
 
 
+POLL_DEADLINE_SECONDS: Final = 15.0
+
+
 class Polled(Protocol):
     """One source. Each call ends by its deadline; `ForgeUnavailable` says when to come again."""
 

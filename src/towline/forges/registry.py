@@ -18,7 +18,10 @@ class ForgeKind(NamedTuple):
     credentials: str
     """The settings that open it, for messages."""
     module: str
-    """Has `connect(settings, clock, app)`, and is loaded only where there are credentials."""
+    """Has `connect(settings, clock, app)`, and `polled(settings, repos, clock, app)`, whose places
+    to read stand in the setting `polling.NAME`. It is loaded only where it is needed."""
+    has_apps: bool = False
+    """Whether an App may stand in for a token."""
 
 
 FORGES: Final[Mapping[str, ForgeKind]] = {
@@ -27,6 +30,7 @@ FORGES: Final[Mapping[str, ForgeKind]] = {
         "https://api.github.com",
         "github.token (TOWLINE_GITHUB__TOKEN) or a GitHub App",
         "towline.forges.github.forge",
+        has_apps=True,
     ),
     "gitlab": ForgeKind(
         "GitLab",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, get_args
 
 from towline.events import (
     CheckChanged,
@@ -39,14 +39,13 @@ from towline.pulls.transitions import Context, Entry, decide, opened, opens
 
 ContextOf: TypeAlias = Callable[[str], Context]
 """What the events of a repository are read by."""
-Orders: TypeAlias = Callable[[Commented, Stored], Awaitable[None]]
-"""Gets each comment on a pull request under tow that has a slash command."""
+Orders: TypeAlias = Callable[[Commented, Stored], Awaitable[object]]
+"""Told of each comment on a pull request under tow that has a slash command."""
 
 _SOURCES: Final[dict[str, EventSource]] = {
-    "github": "github-webhook",
-    "gitlab": "gitlab-webhook",
-    "jenkins": "jenkins-webhook",
-    "ci": "ci-webhook",
+    source.removesuffix("-webhook"): source
+    for source in get_args(EventSource)
+    if source.endswith("-webhook")
 }
 _LATEST_COMMAND_US: Final = 300_000_000
 """A command that waited longer is no longer carried out: a pull request may get its label much

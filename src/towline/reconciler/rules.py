@@ -64,10 +64,27 @@ class Case:
     lifetime: Counts
 
 
+RuleName: TypeAlias = Literal[
+    "merge_conflict",
+    "branch_behind",
+    "checks_transient",
+    "checks_persistent",
+    "policy_bot_stale",
+    "policy_failed_sod",
+    "policy_failed_other",
+    "approver_bot_stale",
+    "automerge_bot_stale",
+    "within_threshold",
+    "fallthrough",
+    "gone",
+]
+"""In the order in which they are asked; `gone` is the sweep's own, for what no look shows."""
+
+
 class Finding(NamedTuple):
     """What a rule says."""
 
-    rule: str
+    rule: RuleName
     action: Action
     reason: str
     evidence: str = ""

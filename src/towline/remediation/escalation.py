@@ -23,7 +23,7 @@ from towline.pulls.lifecycle import TERMINAL
 from towline.pulls.model import EventSource, PullEvent, PullRecord
 from towline.pulls.store import Change, PullStore, whole_log
 from towline.remediation.escalation_text import ESCALATED, SENT, Notice, escalation
-from towline.remediation.record_changes import Recorder, entered
+from towline.remediation.record_changes import Recorder, move_to
 from towline_once.canonical_json import parse_json
 from towline_once.errors import Definitive, Rejected
 
@@ -49,7 +49,7 @@ def escalating(
         key = f"escalated {record.ref.forge} {record.ref} {record.version}"
         payload = {"reason": reason, "rule": rule, "evidence": evidence, "from": record.state}
         event = PullEvent(ESCALATED, source, now_us, payload, key=key)
-        stuck = entered(record, "NEEDS_INTERVENTION", now_us, record.substatus)
+        stuck = move_to(record, "NEEDS_INTERVENTION", now_us, record.substatus)
         stuck = stuck._replace(diagnosis=diagnosis or record.diagnosis)
         return Change(stuck, [event], [_job(record.ref, key, now_us)])
 

@@ -162,12 +162,14 @@ def hoped(record: PullRecord, intent: Intent, now_us: int) -> PullRecord:
     overtaken = record.since_us >= intent.began_us or record.head_sha != intent.head_sha
     if record.state in TERMINAL or overtaken or target == "CLOSED":
         return record
-    return entered(record, target, now_us)
+    return move_to(record, target, now_us)
 
 
-def entered(
+def move_to(
     record: PullRecord, state: State, now_us: int, substatus: str | None = None
 ) -> PullRecord:
+    """The record in a state that we put it in ourselves: nothing was observed, so no count and no
+    fact changes (`pulls.transitions.entered` is for what was seen)."""
     path = record.path
     if state != record.state:
         path = (*path, state)[-KEPT_STATES:]
@@ -283,7 +285,7 @@ def closing(
         if record.state == "CLOSED":
             return Change(record._replace(substatus=substatus or record.substatus), [], jobs)
         event = PullEvent("PR_CLOSED", source, now_us, payload, key=key)
-        return Change(entered(record, "CLOSED", now_us, substatus), [event], jobs)
+        return Change(move_to(record, "CLOSED", now_us, substatus), [event], jobs)
 
     return record_it
 
@@ -298,13 +300,13 @@ def judging(judged_on: PullRecord, verdict: Judged) -> Recorder:
         place = f"{record.head_sha} {now_us}"
         payload = {"native": True, "says": verdict.says, "substatus": verdict.substatus}
         events = [PullEvent(state, "reconciler", now_us, payload, key=f"judged {place}")]
-        moved = entered(record, state, now_us, verdict.substatus)
+        moved = move_to(record, state, now_us, verdict.substatus)
         reached: list[State] = [state]
         if verdict.passed and record.facts.approved_by:
             by = {"by": list(record.facts.approved_by), "caught_up": True}
             key = f"judged {place} approved"
             events.append(PullEvent("APPROVAL_GRANTED", "approver-bot", now_us, by, key=key))
-            moved = entered(moved, "APPROVED", now_us)
+            moved = move_to(moved, "APPROVED", now_us)
             reached.append("APPROVED")
         counts = after_move(moved.counts, reached, verdict.substatus)
         return Change(moved._replace(counts=counts), events)

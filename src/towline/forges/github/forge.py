@@ -15,10 +15,12 @@ from towline.forges.base import Server
 from towline.forges.client import Calls
 from towline.forges.github.auth import Access, GitHubApp
 from towline.forges.github.client import github_client
+from towline.forges.github.polling import GitHubPolling
 from towline.forges.github.publish import GitHubPublisher
 from towline.forges.github.rate_limit import Limits, Pace, Sleep
 from towline.forges.github.reader import BATCH, NAME, GitHubReader
 from towline.forges.github.writes import GitHubWriter, MergeMethod
+from towline.forges.polling import POLL_DEADLINE_SECONDS, Polled
 from towline_once.ports import Clock
 
 __all__ = ["Calls", "GitHubForge", "Limits"]
@@ -78,3 +80,12 @@ class GitHubForge(GitHubReader, GitHubWriter, GitHubPublisher):
 
 def connect(settings: Server, clock: Clock, app: GitHubApp | None) -> GitHubForge:
     return GitHubForge(settings.api_url, clock, token=settings.token, app=app)
+
+
+def polled(
+    settings: Server, repos: Sequence[str], clock: Clock, app: GitHubApp | None
+) -> list[Polled]:
+    """These repositories, over one client: a pause that it is asked for holds for all of them."""
+    client = github_client(settings.api_url, clock, deadline_seconds=POLL_DEADLINE_SECONDS)
+    access = Access(client, token=None if app is not None else settings.token, app=app)
+    return [GitHubPolling(access, repo) for repo in repos]

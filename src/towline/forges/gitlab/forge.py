@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from towline.forges.base import Server
 from towline.forges.gitlab.client import GitLabApi
+from towline.forges.gitlab.polling import GitLabPolling
 from towline.forges.gitlab.publish import GitLabPublisher
 from towline.forges.gitlab.snapshots import GitLabReader
 from towline.forges.gitlab.writes import GitLabWriter
+from towline.forges.polling import POLL_DEADLINE_SECONDS, Polled
 from towline_once.ports import Clock
 
 
@@ -30,3 +34,9 @@ class GitLabForge(GitLabReader, GitLabWriter, GitLabPublisher):
 def connect(settings: Server, clock: Clock, app: None) -> GitLabForge:
     """GitLab has no Apps."""
     return GitLabForge(settings.api_url, clock, token=settings.token or "")
+
+
+def polled(settings: Server, repos: Sequence[str], clock: Clock, app: None) -> list[Polled]:
+    """These projects, over one client: a pause that it is asked for holds for all of them."""
+    api = GitLabApi(settings.api_url, clock, settings.token or "", POLL_DEADLINE_SECONDS)
+    return [GitLabPolling(api, repo) for repo in repos]

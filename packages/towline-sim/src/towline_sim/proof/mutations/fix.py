@@ -76,7 +76,7 @@ ROWS: Final = (
     row("stranded-for-ever", "a run whose job has died is given another",
         [body(f"{_HANDLER}.revive", "return 0")]),
     row("twin-is-not-looked-for", "what is proposed and undecided is not proposed again",
-        [body(f"{_PUBLISH}:look_beside",
+        [body("towline.fix.siblings:look_beside",
               "return Looked(await runs.beside(attempt.run.errand, attempt.run.run_key))"),
          _NEVER_COOL]),
 )  # fmt: skip

@@ -74,8 +74,8 @@ ROWS: Final = (
     row("green-for-good", "a check that begins or fails later leads back from green",
         [body(f"{_TRANSITIONS}:led_back", "return None")]),
     row("hope-resets-budget", "only a state that was observed resets a count",
-        [Edit(f"{_CHANGES}:hoped", "return entered(record, target, now_us)",
-              "moved = entered(record, target, now_us)\n"
+        [Edit(f"{_CHANGES}:hoped", "return move_to(record, target, now_us)",
+              "moved = move_to(record, target, now_us)\n"
               "    return moved._replace(counts=after_move(moved.counts, [moved.state]))")]),
     row("lifetime-cap-off", "over its life a pull request gets so many tries and no more",
         [Edit("towline.pulls.budgets:exhausted", "LIFETIME_FACTOR", "1000")]),
@@ -99,8 +99,8 @@ ROWS: Final = (
             )
         """)]),
     row("remedy-without-patience", "after a remedy the clock of staleness starts anew",
-        [Edit(f"{_CHANGES}:hoped", "return entered(record, target, now_us)",
-              "return entered(record, target, now_us)._replace(since_us=record.since_us)")]),
+        [Edit(f"{_CHANGES}:hoped", "return move_to(record, target, now_us)",
+              "return move_to(record, target, now_us)._replace(since_us=record.since_us)")]),
     row("same-event-again", "an event is applied once for its key",
         [Edit("towline.pulls.sql:KNOWN_EVENT", "AND e.key = b.key", "AND e.key = b.key || 'x'")]),
     row("tries-not-counted", "each try costs one of its budget",
