@@ -41,8 +41,6 @@ REDIS_OVERRIDE = os.environ.get("TOWLINE_TEST_REDIS_URL")
 SLOW_ROOMS = frozenset(
     {"browser", "chaos", "e2e", "faults", "hosts", "processes", "proof", "sandbox"}
 )
-NO_PLUG_IS_PULLED = ("fsync=off", "full_page_writes=off")
-"""A killed server loses nothing that it has written; only a machine that goes down would."""
 
 load_hypothesis_profile()
 
@@ -70,7 +68,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """The private server itself, for tests that stop, pause or kill it."""
     if POSTGRES_OVERRIDE:
         pytest.skip("needs a private PostgreSQL, and TOWLINE_TEST_POSTGRES_URL is set")
-    with PostgresServer(NO_PLUG_IS_PULLED) as server:
+    with PostgresServer() as server:
         yield server
 
 
