@@ -401,7 +401,8 @@ SELECT md5(coalesce(string_agg(line, '|' ORDER BY line), '')) FROM (
   UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE oid >= 16384 AND NOT tgisinternal
   UNION ALL SELECT nspname FROM pg_namespace WHERE oid >= 16384
   UNION ALL SELECT array_to_string(setconfig, ' ') FROM pg_db_role_setting
-  UNION ALL SELECT (SELECT string_agg(r::text, ',' ORDER BY r::text) FROM towline_revisions r)
+  UNION ALL SELECT (SELECT string_agg(r::text, ',' ORDER BY r::text) FROM
+    (SELECT revision FROM once_revisions UNION ALL SELECT revision FROM towline_revisions) r)
 ) AS everything
 """
 _EMPTY = """
@@ -414,7 +415,7 @@ BEGIN
   PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid();
   FOR one IN SELECT oid FROM pg_class WHERE oid >= 16384 AND relkind = 'r'
-      AND relnamespace = 'public'::regnamespace AND relname <> 'towline_revisions' LOOP
+      AND relnamespace = 'public'::regnamespace AND relname NOT IN ('towline_revisions', 'once_revisions') LOOP
     EXECUTE format('SELECT EXISTS (SELECT FROM %s)', one) INTO found;
     IF found THEN filled := concat_ws(', ', nullif(filled, ''), one::text); END IF;
   END LOOP;
