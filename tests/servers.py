@@ -415,7 +415,8 @@ BEGIN
   PERFORM pg_terminate_backend(pid, 5000) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid();
   FOR one IN SELECT oid FROM pg_class WHERE oid >= 16384 AND relkind = 'r'
-      AND relnamespace = 'public'::regnamespace AND relname NOT IN ('towline_revisions', 'once_revisions') LOOP
+      AND relnamespace = 'public'::regnamespace
+      AND relname NOT IN ('towline_revisions', 'once_revisions') LOOP
     EXECUTE format('SELECT EXISTS (SELECT FROM %s)', one) INTO found;
     IF found THEN filled := concat_ws(', ', nullif(filled, ''), one::text); END IF;
   END LOOP;

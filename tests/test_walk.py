@@ -9,7 +9,6 @@ import pytest
 from scripts.walk import WAYS, walk
 from towline.sandbox.choice import Choice
 
-_WIRING = "the wiring gives rooms small functions to call, where it could give them a part"
 _START = "a start of a fix is planned with the delivery, and made once its events are applied"
 _STORED = "GitHub gets its answer once the delivery is stored; a worker reads it back afterwards"
 _QUEUED = "a command is queued when it is read, and a worker carries it out afterwards"
@@ -20,28 +19,23 @@ _GIT = "git's folder is named by the settings, so that the wiring makes it at th
 
 AGAIN: dict[str, dict[str, tuple[set[str], str]]] = {
     "webhook": {
-        "app": ({"inbox", "jobs"}, _WIRING),
-        "fix": ({"app", "inbox"}, _START),
         "inbox": ({"app", "jobs"}, _STORED),
     },
     "sweep": {
         "forges": ({"integrations", "reconciler", "remediation"}, _FORGE),
     },
     "fix": {
-        "app": ({"inbox", "jobs"}, _WIRING),
         "fix": ({"app", "inbox"}, _START),
         "forges": ({"fix", "git", "inbox"}, _FORGE),
         "git": ({"app", "fix"}, _GIT),
         "inbox": ({"app", "jobs"}, _STORED),
     },
     "comment": {
-        "app": ({"inbox", "jobs", "pulls"}, _WIRING),
-        "commands": ({"app", "jobs"}, _QUEUED),
-        "fix": ({"app", "inbox"}, _START),
+        "commands": ({"jobs", "pulls"}, _QUEUED),
         "forges": ({"commands", "inbox", "integrations", "remediation"}, _FORGE),
         "inbox": ({"app", "jobs"}, _STORED),
         "jobs": ({"commands", "inbox"}, _BELL),
-        "pulls": ({"app", "commands"}, _TRACKED),
+        "pulls": ({"commands", "inbox"}, _TRACKED),
     },
     "library": {},
 }

@@ -216,5 +216,5 @@ def test_sources_are_pure() -> None:
 
 def test_events_are_told_apart_by_kind() -> None:
     """Each kind of event has a name of its own."""
-    assert len(EVENTS) == 11
+    assert len(EVENTS) == 12
     assert all(EVENTS[name].kind == name for name in EVENTS)
